@@ -11,45 +11,37 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route, Router
+from starlette.routing import compile_path
 from starlette.types import ASGIApp
 
-from serving.core.calls import Call
+from serving.core.calls import REQUEST_ID, Call, connection_name, request_id, trace_context
 from serving.core.credentials import TLS, FileWatcher, TlsFiles, check_files
 from serving.core.errors import MethodNotAllowedError, UnknownMethodError, shorten
 from serving.core.metrics import Metrics
 from serving.core.request_memory import RequestMemory
 from serving.core.service import InferenceService
-from serving.core.steps import Answer, CountCalls, Guards, NotifyObservers, ReadHeaders, Step
+from serving.core.steps import Answer as Proceed
+from serving.core.steps import CountCalls, Guards, NotifyObservers, ReadHeaders
 from serving.endpoints.rerank import Rerank
-from serving.http_api import openai, playground, rerank, rpc
+from serving.http_api import open_inference, openai, rerank, rpc
 from serving.http_api.connection import HttpFront
-from serving.http_api.exchange import (
-    Body,
-    DisconnectedError,
-    Exchange,
-    HttpReply,
-    Operation,
-    Receive,
-    Scope,
-    own_error,
-)
-from serving.http_api.open_inference import OpenInferenceRoutes
-from serving.http_api.server_routes import description_route, health_route, metrics_route
+from serving.http_api.exchange import DisconnectedError, HttpReply, Operation, Receive, Request, Scope, own_error
+from serving.http_api.server_routes import description_route, health_route, metrics_route, page_routes
 from serving.http_api.steps import (
     UNKNOWN,
     AnswerOperation,
     CheckOrigin,
-    CompressReply,
     HttpMetrics,
-    Identify,
-    ReadDeadline,
-    SendStatus,
+    compress_reply,
+    read_deadline,
+    send_status,
 )
 from serving.http_api.tei import TeiRoutes
 from serving.open_inference.service import OpenInference
 from serving.settings import Settings
 
+OTHER = "ANY"
+"""Stands for the methods that a path does not have; no HTTP method."""
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 PART_BYTES = 2**16
 """Bytes of a reply that are handed to the connection at a time."""
@@ -59,68 +51,82 @@ EXPOSED_HEADERS = ("x-request-id", "retry-after")
 """Headers of replies that pages of other origins may read."""
 
 
-def create_router(operations: Iterable[Operation], answer: Callable[[Call, Exchange], Awaitable[HttpReply]]) -> Router:
-    """Return the ASGI application of some operations.
-
-    Args:
-        operations: routes of the server.
-        answer: passes a request through the steps that all have in common, and answers it.
-    """
-    by_path: dict[str, dict[str, Operation]] = {}
-    for operation in operations:
-        by_path.setdefault(operation.path, {})[operation.method] = operation
-        if operation.method == "GET":
-            by_path[operation.path]["HEAD"] = operation
-    routes = [
-        Route(path, _Endpoint(methods, _other_method(path, methods), answer)) for path, methods in by_path.items()
-    ]
-    no_route: Any = _Endpoint({}, _no_route(), answer)
-    return Router(routes, redirect_slashes=False, default=no_route)
-
-
-class _Endpoint:
-    """ASGI endpoint of a path: chooses the operation by method."""
+class Application:
+    """ASGI application: finds the operation of a request by path and method, and sends the reply."""
 
     def __init__(
         self,
-        operations: Mapping[str, Operation],
-        other: Operation,
-        answer: Callable[[Call, Exchange], Awaitable[HttpReply]],
+        operations: Iterable[Operation],
+        service: InferenceService,
+        answer: Callable[[Call, Request], Awaitable[HttpReply]],
     ) -> None:
-        self._operations = operations
-        self._other = other
-        self._answer = answer
+        """Set the routes.
+
+        Args:
+            operations: routes of the server.
+            service: has the threads and the limits of requests.
+            answer: passes a request through the steps that all have in common, and answers it.
+        """
+        self._service, self._answer = service, answer
+        self._methods: dict[str, dict[str, Operation]] = {}
+        """Operations of each path by method."""
+        for operation in operations:
+            methods = self._methods.setdefault(operation.path, {})
+            methods[operation.method] = operation
+            if operation.method == "GET":
+                methods["HEAD"] = operation
+        for path, methods in self._methods.items():
+            methods[OTHER] = _other_method(path, methods)
+        self._patterns = [(compile_path(path)[0], self._methods.pop(path)) for path in [*self._methods] if "{" in path]
+        """Paths with parameters, which a look-up does not find."""
+        self._unknown = {OTHER: Operation(OTHER, UNKNOWN, _refuse_path, own_error)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. Return without a reply if the client has hung up."""
-        operation = self._operations.get(scope["method"], self._other)
+        methods, path_parameters = self._find(scope["path"])
+        operation = methods.get(scope["method"]) or methods[OTHER]
         pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        headers = dict(pairs)
         call = Call(
             operation.name,
-            headers=dict(pairs),
+            headers=headers,
             authorizations=[value for name, value in pairs if name == "authorization"],
+            connection=connection_name(*scope["client"]),
+            request_id=request_id(headers),
+            trace_context=trace_context(headers),
             is_health=operation.is_health,
             reply_factor=JSON_FACTOR,
         )
-        exchange = Exchange(operation, scope, receive)
+        max_values = 2 * self._service.limits.max_fields + operation.max_words
+        request = Request(operation, call, scope, receive, path_parameters, self._service.codec_pool, max_values)
+        request.reply_headers[REQUEST_ID] = call.request_id
         try:
-            await _send(await self._answer(call, exchange), exchange, send)
+            await _send(await self._answer(call, request), request, send)
         except (asyncio.CancelledError, DisconnectedError):
             return
         finally:
-            if exchange.release:
-                exchange.release()
+            if request.release:
+                request.release()
+
+    def _find(self, path: str) -> tuple[Mapping[str, Operation], Mapping[str, str]]:
+        """Return the operations of a path by method, and its parameters."""
+        if methods := self._methods.get(path):
+            return methods, {}
+        for pattern, methods in self._patterns:
+            if found := pattern.match(path):
+                return methods, found.groupdict()
+        return self._unknown, {}
 
 
-async def _send(reply: HttpReply, exchange: Exchange, send: Send) -> None:
+async def _send(reply: HttpReply, request: Request, send: Send) -> None:
     headers = {
         "content-type": reply.media_type,
         "content-length": str(len(reply.data)),
         "x-content-type-options": "nosniff",
-        **exchange.reply_headers,
+        **request.reply_headers,
         **dict(reply.headers),
     }
-    if not exchange.is_read:  # the rest of the body would be taken for the next request
+    if not request.is_read:  # the rest of the body would be taken for the next request
         headers["connection"] = "close"
     pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": int(reply.status), "headers": pairs})
@@ -130,22 +136,20 @@ async def _send(reply: HttpReply, exchange: Exchange, send: Send) -> None:
         await send(part)  # waits until the client has read most of the parts before
 
 
-def _no_route() -> Operation:
-    async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        raise UnknownMethodError(shorten(f"no such route: `{exchange.scope['method']} {exchange.scope['path']}`"))
-
-    return Operation("ANY", UNKNOWN, answer, own_error)
+async def _refuse_path(request: Request) -> HttpReply:
+    raise UnknownMethodError(shorten(f"no such route: `{request.scope['method']} {request.scope['path']}`"))
 
 
 def _other_method(path: str, methods: Mapping[str, Operation]) -> Operation:
-    allowed = ", ".join(sorted(methods))
+    allowed, first = ", ".join(sorted(methods)), next(iter(methods.values()))
 
-    async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        if exchange.scope["method"] == "OPTIONS":
+    async def answer(request: Request) -> HttpReply:
+        if request.scope["method"] == "OPTIONS":
             return HttpReply(b"", HTTPStatus.NO_CONTENT, headers=[("allow", allowed)])
-        raise MethodNotAllowedError(f"`{path}` has no method `{exchange.scope['method']}`; use {allowed}", allowed)
+        method = request.scope["method"]
+        raise MethodNotAllowedError(f"`{path}` has no method `{method}`; use {allowed}", allowed)
 
-    return Operation("ANY", path, answer, next(iter(methods.values())).error_body)
+    return Operation(OTHER, path, answer, first.error_body)
 
 
 def all_operations(
@@ -167,11 +171,11 @@ def all_operations(
     """
     return [
         health_route(health_problem),
-        *([metrics_route(registry, service.codec_pool)] if registry else []),
+        *([metrics_route(registry)] if registry else []),
         *openai.operations(service),
         *rpc.operations(service),
         *rerank.operations(service, rpc.json_method(service, Rerank.name)),
-        *OpenInferenceRoutes(service, protocol).operations(),
+        *open_inference.operations(protocol),
         *TeiRoutes(service, max_request_bytes).operations(),
     ]
 
@@ -208,26 +212,25 @@ def create_front(
         OSError: when a TLS file cannot be read.
     """
 
-    async def authenticate(call: Call, context: Exchange, proceed: Answer) -> HttpReply:
+    async def authenticate(call: Call, request: Request, proceed: Proceed) -> HttpReply:
         """Check the token, unless the reply is for everyone."""
-        if context.operation.is_public:
-            return await proceed(call, context)  # type: ignore[no-any-return]
-        return await guards.authenticate(call, context, proceed)  # type: ignore[no-any-return]
+        if request.operation.is_public:
+            return await proceed(call, request)  # type: ignore[no-any-return]
+        return await guards.authenticate(call, request, proceed)  # type: ignore[no-any-return]
 
     http_metrics = HttpMetrics(metrics.registry)
     has_any_name = settings.tokens_file or settings.tls_cert
-    steps: list[Step] = [
-        Identify(),
+    steps: list[Callable[..., Awaitable[Any]]] = [
         NotifyObservers(observers),
         CountCalls(http_metrics),
-        SendStatus(),
+        send_status,
         CheckOrigin(None if has_any_name else (settings.host, *settings.http_hosts), settings.http_origins),
         guards.pace,
         authenticate,
         ReadHeaders(),
         guards.limit,
-        ReadDeadline(),
-        *([CompressReply(service.codec_pool)] if settings.http_gzip else []),
+        read_deadline,
+        *([compress_reply] if settings.http_gzip else []),
     ]
     answer: Any = AnswerOperation(service, memory, settings.max_request_bytes, settings.receive_s)
     for step in reversed(steps):
@@ -236,8 +239,8 @@ def create_front(
     operations = all_operations(
         service, protocol, registry, max_request_bytes=settings.max_request_bytes, health_problem=health_problem
     )
-    page = playground.operations(grpc_port, tls=tls is not None)
-    app: ASGIApp = create_router([*operations, description_route(operations), *page], answer)
+    page = page_routes(grpc_port, tls=tls is not None)
+    app: ASGIApp = Application([*operations, description_route(operations), *page], service, answer)  # type: ignore[assignment]
     if settings.http_origins:
         app = CORSMiddleware(app, settings.http_origins, ["GET", "POST"], ["*"], expose_headers=EXPOSED_HEADERS)
     return HttpFront(

@@ -28,14 +28,14 @@ from serving.core.errors import (
     error_reason,
     shorten,
 )
-from serving.http_api.json_body import has_few_values, memory_of_values, parse_object
+from serving.http_api.json_pieces import has_few_values, memory_of_values, parse_object
 
 logger = logging.getLogger(__name__)
 
 JSON = "application/json"
 HEADER_LENGTH = "inference-header-content-length"
 """Header of Triton's binary tensors: bytes of JSON at the start of a body, before the tensors."""
-CODES: dict[ErrorKind, HTTPStatus] = {
+STATUSES: dict[ErrorKind | type[Exception], HTTPStatus] = {
     ErrorKind.INVALID_REQUEST: HTTPStatus.BAD_REQUEST,
     ErrorKind.NOT_FOUND: HTTPStatus.NOT_FOUND,
     ErrorKind.UNKNOWN_METHOD: HTTPStatus.NOT_FOUND,
@@ -45,18 +45,15 @@ CODES: dict[ErrorKind, HTTPStatus] = {
     ErrorKind.DEADLINE: HTTPStatus.GATEWAY_TIMEOUT,
     ErrorKind.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
     ErrorKind.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
-}
-SPECIAL_CODES: dict[type[Exception], HTTPStatus] = {
     MessageTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     ReceivingError: HTTPStatus.REQUEST_TIMEOUT,
     MethodNotAllowedError: HTTPStatus.METHOD_NOT_ALLOWED,
     UnsupportedMediaError: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 }
-"""Statuses of errors for which HTTP knows a better one than that of their kind."""
+"""Status of each kind of error, and of those for which HTTP knows a better one."""
 MAX_VIOLATIONS = 100
 """Maximum number of fields that a reply names."""
-_OPENAI_TYPES = {HTTPStatus.UNAUTHORIZED: "authentication_error", HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error"}
 SERVER_FAULTS = frozenset(str(int(status)) for status in HTTPStatus if status >= 500)
 """Statuses that are errors of the server by OpenTelemetry's conventions for HTTP. The others are the client's."""
 
@@ -80,15 +77,30 @@ class DisconnectedError(Exception):
     """Client that hung up, so that nobody waits for a reply."""
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
-    """Body of a request."""
+@dataclass(slots=True)
+class Request:
+    """HTTP request that is being answered."""
 
-    data: bytes
+    operation: Operation
     call: Call
+    scope: Scope
+    """ASGI scope."""
+    receive: Receive
+    """ASGI function that returns the next part of the body."""
+    path_parameters: Mapping[str, str]
+    """Parts of the path that the route names."""
     pool: CodecPool
+    """Threads that parse large bodies, and write large replies."""
     max_values: int
-    """Maximum number of strings, objects and lists."""
+    """Maximum number of strings, objects and lists of the body."""
+    data: bytes = b""
+    """Body, decompressed, once it was read."""
+    is_read: bool = False
+    """True once the whole body has arrived, so that the connection can carry another request."""
+    release: Callable[[], None] | None = None
+    """Function that frees the memory of the reply, to be called when it has been sent."""
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    """Headers of every reply, errors included."""
 
     async def read(self, build: Callable[[dict[str, Any]], T], size: int | None = None) -> T:
         """Parse the JSON, and return what `build` makes of its values, in a thread if it is large.
@@ -108,30 +120,8 @@ class Body:
         return await self.pool.run(call, len(data), lambda: build(parse_object(data)))
 
 
-@dataclass(slots=True)
-class Exchange:
-    """HTTP request that is being answered."""
-
-    operation: Operation
-    scope: Scope
-    """ASGI scope."""
-    receive: Receive
-    """ASGI function that returns the next part of the body."""
-    is_read: bool = False
-    """True once the whole body has arrived, so that the connection can carry another request."""
-    release: Callable[[], None] | None = None
-    """Function that frees the memory of the reply, to be called when it has been sent."""
-    reply_headers: dict[str, str] = field(default_factory=dict)
-    """Headers of every reply, errors included."""
-
-    @property
-    def path_parameters(self) -> Mapping[str, str]:
-        """Parts of the path that the route names."""
-        return self.scope.get("path_params", {})  # type: ignore[no-any-return]
-
-
-Answer = Callable[[Body, Call, Exchange], Awaitable[HttpReply]]
-"""Function from the body of a request to the reply."""
+Answer = Callable[[Request], Awaitable[HttpReply]]
+"""Function from a request, whose body was read, to the reply."""
 ErrorBody = Callable[[HTTPStatus, Exception], Mapping[str, Any]]
 """Function from a status and an error to the JSON of a reply, in the shape that a route's callers know."""
 
@@ -178,7 +168,7 @@ def trace_attributes(call: Call) -> dict[str, str | int]:
 def error_reply(error: Exception, body: ErrorBody) -> HttpReply:
     """Return the reply for an error. An error of another class than ServingError is logged, and has status 500."""
     if isinstance(error, ServingError):
-        status = SPECIAL_CODES.get(type(error), CODES[error.kind])
+        status = STATUSES.get(type(error), STATUSES[error.kind])
     else:
         logger.error("unexpected error", exc_info=error)
         status = HTTPStatus.INTERNAL_SERVER_ERROR
@@ -209,17 +199,3 @@ def own_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
     if violations := violations_of(error):
         found["violations"] = violations
     return {"error": found}
-
-
-def openai_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
-    """Return an error in OpenAI's shape."""
-    kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    violations = violations_of(error)
-    return {
-        "error": {
-            "message": message_of(error),
-            "type": kind,
-            "param": violations[0]["field"] if violations else None,
-            "code": error_reason(error).lower(),
-        }
-    }

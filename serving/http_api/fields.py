@@ -8,21 +8,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    FailFast,
-    Field,
-    PlainValidator,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.errors import InvalidRequestError, UnusableOutputError, Violation, lower_first, shorten
-from serving.http_api.json_body import path_of
+from serving.http_api.json_pieces import path_of
 
 _UNKNOWN = "unknown_field"
 
@@ -38,7 +29,7 @@ class Fields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, values: Any) -> Any:
-        if isinstance(values, dict) and (unknown := values.keys() - cls.model_fields.keys()):
+        if isinstance(values, dict) and (unknown := values.keys() - cls.__pydantic_fields__.keys()):
             raise PydanticCustomError(_UNKNOWN, "unknown field", {"field": min(unknown)})
         return values
 
@@ -98,24 +89,12 @@ def texts_or_token_ids(value: Any) -> list[str] | list[list[int]]:
     return items
 
 
-_TOKEN_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer"}}
+TokenIds = Annotated[list[int], Field(min_length=1)]
 TextsOrTokenIds = Annotated[
     list[str] | list[list[int]],
-    PlainValidator(texts_or_token_ids),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "minItems": 1, "items": {"type": "string"}},
-                _TOKEN_IDS,
-                {"type": "array", "minItems": 1, "items": _TOKEN_IDS},
-            ]
-        }
-    ),
+    PlainValidator(texts_or_token_ids, str | Annotated[list[str], Field(min_length=1)] | TokenIds | list[TokenIds]),
 ]
 """Type of a field that holds one text or several, or their token ids."""
-
-
 TextList = Annotated[list[str], FailFast()]
 """Type of a field that holds a list of texts."""
 
@@ -133,11 +112,7 @@ def token_id_rows(value: Any) -> list[list[int]]:
     return rows
 
 
-TokenIdRows = Annotated[
-    list[list[int]],
-    PlainValidator(token_id_rows),
-    WithJsonSchema({"anyOf": [_TOKEN_IDS, {"type": "array", "items": _TOKEN_IDS}]}),
-]
+TokenIdRows = Annotated[list[list[int]], PlainValidator(token_id_rows, TokenIds | list[TokenIds])]
 """Type of a field that holds token ids of one text or several."""
 
 

@@ -15,16 +15,16 @@ from typing import Annotated, Any
 
 import numpy as np
 import orjson
-from google.protobuf import json_format
-from pydantic import FailFast, Field, PlainValidator, WithJsonSchema
+from google.protobuf.message import Message
+from pydantic import FailFast, Field, PlainValidator
 
-from serving.core.calls import Call, num_bytes
+from serving.core.calls import num_bytes
 from serving.core.errors import InvalidRequestError
-from serving.core.service import InferenceService
+from serving.endpoints.methods import Method
 from serving.endpoints.wire import BuiltRequest
-from serving.http_api.exchange import HEADER_LENGTH, Body, Exchange, HttpReply, Operation, message_of
+from serving.http_api.exchange import HEADER_LENGTH, HttpReply, Operation, Request, message_of
 from serving.http_api.fields import Fields, validated
-from serving.http_api.json_reply import array_parts, join, list_parts, nested_parts, object_parts
+from serving.http_api.json_pieces import array_parts, join, list_parts, message_values, nested_parts, object_parts
 from serving.open_inference.service import OpenInference
 from serving.open_inference.tensors import BYTES, DTYPES, invalid_field
 from serving.open_inference.v2 import service_pb2 as pb
@@ -55,9 +55,7 @@ class Tensor(Fields):
     shape: Annotated[list[Axis], FailFast(), Field(max_length=MAX_AXES)]
     datatype: str
     parameters: dict[str, Any] = Field(default_factory=dict)
-    data: Annotated[list[Any], PlainValidator(_elements_of), WithJsonSchema({"type": "array", "items": {}})] | None = (
-        None
-    )
+    data: Annotated[list[Any], PlainValidator(_elements_of, list[Any])] | None = None
 
 
 class Wanted(Fields):
@@ -81,70 +79,64 @@ def oip_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
     return {"error": message_of(error)}
 
 
-class OpenInferenceRoutes:
-    """Answers the protocol's routes with its methods over gRPC."""
+def operations(protocol: OpenInference) -> Iterator[Operation]:
+    """Yield the routes, which the protocol's methods over gRPC answer."""
+    methods = protocol.methods()
 
-    def __init__(self, service: InferenceService, protocol: OpenInference) -> None:
-        self._service = service
-        self._methods = protocol.methods()
-
-    def operations(self) -> Iterator[Operation]:
-        """Yield the routes."""
-        yield self._get("/v2", "ServerMetadata")
-        yield self._get("/v2/health/live", "ServerLive", is_health=True)
-        yield self._get("/v2/health/ready", "ServerReady", is_health=True)
-        for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-            yield self._get(model, "ModelMetadata")
-            yield self._get(f"{model}/ready", "ModelReady", is_health=True)
-            yield self._get(f"{model}/config", "ModelConfig")
-            yield Operation(
-                "POST", f"{model}/infer", self._infer, oip_error, summary="Run a model.", requests=(InferFields,)
-            )
-        yield Operation("POST", "/v2/repository/index", self._index, oip_error, summary="All versions of models.")
-
-    def _get(self, path: str, method: str, *, is_health: bool = False) -> Operation:
-        """Return a route for a method, which is about the model that the path names, if it names one.
-
-        Args:
-            path: path of the route.
-            method: name of the method over gRPC.
-            is_health: True if the reply reports whether something is ready; its status says so, too.
-        """
-        request_type, reply_type = getattr(pb, f"{method}Request"), getattr(pb, f"{method}Response")
-
-        async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-            request = BuiltRequest(request_type(**exchange.path_parameters))
-            values = _plain(reply_type.FromString(await self._methods[method](request, call)))
-            is_ready = not is_health or all(values.values())
-            status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
-            return HttpReply(orjson.dumps(values.get("config", values)), status)
-
-        summary = f"{method} of the Open Inference Protocol."
-        return Operation("GET", path, answer, oip_error, is_health=is_health, summary=summary)
-
-    async def _index(self, body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        reply = await self._methods["RepositoryIndex"](BuiltRequest(pb.RepositoryIndexRequest()), call)
+    async def index(request: Request) -> HttpReply:
+        reply = await methods["RepositoryIndex"](BuiltRequest(pb.RepositoryIndexRequest()), request.call)
         return HttpReply(orjson.dumps(_plain(pb.RepositoryIndexResponse.FromString(reply)).get("models", [])))
 
-    async def _infer(self, body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        model, length = exchange.path_parameters, call.headers.get(HEADER_LENGTH)
-        end = len(body.data) if length is None else num_bytes(length)
-        if end is None or end > len(body.data):
+    async def infer(request: Request) -> HttpReply:
+        model, length = request.path_parameters, request.call.headers.get(HEADER_LENGTH)
+        end = len(request.data) if length is None else num_bytes(length)
+        if end is None or end > len(request.data):
             raise InvalidRequestError(f"`{HEADER_LENGTH}` must be a number of bytes of the body")
-        build = partial(_request, memoryview(body.data)[end:], model["name"], model.get("version", ""))
-        request, wants_binary = await body.read(build, end)
-        reply = await self._methods["ModelInfer"](request, call)
-        data, json_bytes = await self._service.codec_pool.run(call, len(reply), partial(_response, reply, wants_binary))
+        build = partial(_request, memoryview(request.data)[end:], model["name"], model.get("version", ""))
+        built, wants_binary = await request.read(build, end)
+        reply = await methods["ModelInfer"](built, request.call)
+        write = partial(_response, reply, wants_binary)
+        data, json_bytes = await request.pool.run(request.call, len(reply), write)
         if json_bytes == len(data):
             return HttpReply(data)
         return HttpReply(data, media_type=BINARY, headers=[(HEADER_LENGTH, str(json_bytes))])
 
+    yield _get(methods, "/v2", "ServerMetadata")
+    yield _get(methods, "/v2/health/live", "ServerLive", is_health=True)
+    yield _get(methods, "/v2/health/ready", "ServerReady", is_health=True)
+    for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        yield _get(methods, path, "ModelMetadata")
+        yield _get(methods, f"{path}/ready", "ModelReady", is_health=True)
+        yield _get(methods, f"{path}/config", "ModelConfig")
+        yield Operation("POST", f"{path}/infer", infer, oip_error, summary="Run a model.", requests=(InferFields,))
+    yield Operation("POST", "/v2/repository/index", index, oip_error, summary="All versions of models.")
 
-def _plain(message: Any) -> dict[str, Any]:
+
+def _get(methods: Mapping[str, Method], path: str, name: str, *, is_health: bool = False) -> Operation:
+    """Return a route for a method, which is about the model that the path names, if it names one.
+
+    Args:
+        methods: methods of the protocol by name.
+        path: path of the route.
+        name: name of the method.
+        is_health: True if the reply reports whether something is ready; its status says so, too.
+    """
+    request_type, reply_type = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
+
+    async def answer(request: Request) -> HttpReply:
+        built = BuiltRequest(request_type(**request.path_parameters))
+        values = _plain(reply_type.FromString(await methods[name](built, request.call)))
+        is_ready = not is_health or all(values.values())
+        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return HttpReply(orjson.dumps(values.get("config", values)), status)
+
+    about = f"{name} of the Open Inference Protocol."
+    return Operation("GET", path, answer, oip_error, is_health=is_health, summary=about)
+
+
+def _plain(message: Message) -> dict[str, Any]:
     """Return a message as JSON values; numbers of 64 bits are numbers."""
-    values = json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
+    values = message_values(message)
     for tensor in (*values.get("inputs", ()), *values.get("outputs", ())):
         tensor["shape"] = [int(size) for size in tensor["shape"]]
     return values

@@ -6,9 +6,10 @@ Source: OpenAI's API reference, "Embeddings" and "Models".
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,18 +18,20 @@ import orjson
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.encoding import TextEncoder
+from serving.core.errors import error_reason
 from serving.core.limits import RequestLimits
 from serving.core.models import Model
 from serving.core.service import InferenceService
 from serving.endpoints.base import TextInference
 from serving.endpoints.embed import Embed
 from serving.endpoints.wire import BuiltRequest
-from serving.http_api.exchange import Body, Exchange, HttpReply, Operation, openai_error
+from serving.http_api.exchange import HttpReply, Operation, Request, message_of, violations_of
 from serving.http_api.fields import Dimensions, Fields, TextsOrTokenIds, model_reference, named_as, validated
-from serving.http_api.json_reply import join, list_parts, object_parts
+from serving.http_api.json_pieces import VECTOR_BYTES, join, list_parts, object_parts
 from serving.open_inference.tensors import invalid_field
 from tasks.features import Features
 
+ERROR_TYPES = {HTTPStatus.UNAUTHORIZED: "authentication_error", HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error"}
 CREATED = 0
 """Time of creation of every model: manifests hold none."""
 OWNER = "bertline"
@@ -40,6 +43,19 @@ FORMATS = {
 }
 """Values of `output_dtype`."""
 _DTYPES = {"float": "<f4", "float16": "<f2", "int8": "i1", "ubinary": "u1"}
+
+
+def openai_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
+    """Return an error in OpenAI's shape."""
+    violations = violations_of(error)
+    return {
+        "error": {
+            "message": message_of(error),
+            "type": ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error"),
+            "param": violations[0]["field"] if violations else None,
+            "code": error_reason(error).lower(),
+        }
+    }
 
 
 class EmbeddingsRequest(Fields):
@@ -100,19 +116,19 @@ def operations(service: InferenceService) -> Iterator[Operation]:
             return fields, Embed(), BuiltRequest(message)
         return fields, EmbedTokenIds(cast(list[list[int]], fields.input)), BuiltRequest(message, data)
 
-    async def embeddings(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        fields, endpoint, request = await body.read(partial(read, body.data))
+    async def embeddings(request: Request) -> HttpReply:
+        fields, endpoint, built = await request.read(partial(read, request.data))
         with named_as({"texts": "input", "inputs": "input", "format": "output_dtype"}):
-            reply = await service.infer(endpoint, request, call)
+            reply = await service.infer(endpoint, built, request.call)
         write = partial(_embeddings, reply, fields.output_dtype, fields.encoding_format)
-        return HttpReply(await service.codec_pool.run(call, len(reply), write))
+        return HttpReply(await request.pool.run(request.call, len(reply), write, small=VECTOR_BYTES))
 
-    async def models(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        found = {model.manifest.name: _model(model.manifest.name) for model in service.models}
-        return HttpReply(orjson.dumps({"object": "list", "data": list(found.values())}))
+    async def models(request: Request) -> HttpReply:
+        found = dict.fromkeys(model.manifest.name for model in service.models)
+        return HttpReply(orjson.dumps({"object": "list", "data": list(map(_model, found))}))
 
-    async def model(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        reference = model_reference(exchange.path_parameters["model"])
+    async def model(request: Request) -> HttpReply:
+        reference = model_reference(request.path_parameters["model"])
         found: Model = service.models.find(reference.name, reference.version)
         return HttpReply(orjson.dumps(_model(found.manifest.name)))
 

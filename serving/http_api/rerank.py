@@ -12,16 +12,15 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 import orjson
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.calls import Call
 from serving.core.service import InferenceService
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.wire import BuiltRequest
-from serving.http_api.exchange import Body, Exchange, HttpReply, Operation, message_of, own_error
+from serving.http_api.exchange import HttpReply, Operation, Request, message_of, own_error
 from serving.http_api.fields import Fields, model_reference, named_as, validated
-from serving.http_api.json_reply import join, list_parts, object_parts
+from serving.http_api.json_pieces import join, list_parts, object_parts
 from serving.http_api.rpc import JsonMethod, rpc_request
 
 NAMES = {
@@ -61,19 +60,7 @@ class RerankFields(Fields):
     query: str
     documents: Annotated[
         list[str | dict[str, Any]],
-        PlainValidator(_documents),
-        WithJsonSchema(
-            {
-                "type": "array",
-                "minItems": 1,
-                "items": {
-                    "anyOf": [
-                        {"type": "string"},
-                        {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
-                    ]
-                },
-            }
-        ),
+        PlainValidator(_documents, Annotated[list[str | dict[str, Any]], Field(min_length=1)]),
     ]
     """Other fields of an object than `text` are not read, only returned."""
     model: str = ""
@@ -91,20 +78,13 @@ class RerankFields(Fields):
     def request(self) -> BuiltRequest:
         """Return the request of the RPC."""
         texts = [item if isinstance(item, str) else item["text"] for item in self.documents]
-        return rerank_request(self.model, self.query, texts, top_n=self.top_n, label=self.label, truncate=self.truncate)
+        options = {"top_n": self.top_n, "label": self.label, "truncate": self.truncate}
+        return BuiltRequest(rerank_message(model_reference(self.model), self.query, texts, **options))
 
 
-def rerank_request(model: str, query: str, texts: Sequence[str], **options: Any) -> BuiltRequest:
-    """Return the RPC's request for one query.
-
-    Args:
-        model: `name`, or `name/version`; empty for the only one.
-        query: query.
-        texts: documents.
-        options: other fields of the request.
-    """
-    inputs = [pb.RerankInput(query=query, documents=texts)]
-    return BuiltRequest(pb.RerankRequest(model=model_reference(model), inputs=inputs, **options))
+def rerank_message(model: pb.ModelRef, query: str, texts: Sequence[str], **options: Any) -> pb.RerankRequest:
+    """Return the RPC's request for one query, with other fields of the message."""
+    return pb.RerankRequest(model=model, inputs=[pb.RerankInput(query=query, documents=texts)], **options)
 
 
 def operations(service: InferenceService, answer_rpc: JsonMethod) -> Iterator[Operation]:
@@ -114,7 +94,7 @@ def operations(service: InferenceService, answer_rpc: JsonMethod) -> Iterator[Op
         service: answers requests.
         answer_rpc: answers a request of the RPC.
     """
-    endpoint, pool = Rerank(), service.codec_pool
+    endpoint = Rerank()
 
     def read(values: dict[str, Any]) -> tuple[RerankFields, BuiltRequest]:
         fields = validated(values, RerankFields)
@@ -124,21 +104,21 @@ def operations(service: InferenceService, answer_rpc: JsonMethod) -> Iterator[Op
     def read_either(values: dict[str, Any]) -> tuple[RerankFields | None, BuiltRequest]:
         return (None, rpc_request(pb.RerankRequest, values)) if "inputs" in values else read(values)
 
-    async def rank(fields: RerankFields, request: BuiltRequest, call: Call, version: str) -> HttpReply:
+    async def rank(request: Request, fields: RerankFields, built: BuiltRequest, version: str) -> HttpReply:
+        call = request.call
         if fields.return_documents:
             call.reserve_memory(call.request_bytes)
         with named_as(NAMES):
-            data = await service.infer(endpoint, request, call)
+            data = await service.infer(endpoint, built, call)
         size = call.request_bytes if fields.return_documents else len(data)
-        return HttpReply(await pool.run(call, size, partial(_reply, data, fields, version, call.request_id)))
+        return HttpReply(await request.pool.run(call, size, partial(_reply, data, fields, version, call.request_id)))
 
-    async def rerank_or_rpc(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        fields, request = await body.read(read_either)
-        return await (rank(fields, request, call, "1") if fields else answer_rpc(request, call))
+    async def rerank_or_rpc(request: Request) -> HttpReply:
+        fields, built = await request.read(read_either)
+        return await (rank(request, fields, built, "1") if fields else answer_rpc(request, built))
 
-    async def rerank(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        fields, request = await body.read(read)
-        return await rank(fields, request, call, "2")
+    async def rerank(request: Request) -> HttpReply:
+        return await rank(request, *await request.read(read), "2")
 
     yield Operation(
         "POST",

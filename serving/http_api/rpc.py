@@ -12,21 +12,20 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from serving.core.calls import Call
-from serving.core.endpoint import Request
+from serving.core.codec_pool import SMALL_BYTES
 from serving.core.errors import InvalidRequestError, Violation, shorten
 from serving.core.limits import MAX_WORDS
 from serving.core.service import InferenceService
 from serving.endpoints.answer_tag import Tag
+from serving.endpoints.embed import Embed
 from serving.endpoints.methods import ENCODER, encoder_methods
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.wire import BuiltRequest
-from serving.http_api.exchange import MAX_VIOLATIONS, Body, Exchange, HttpReply, Operation, own_error
-from serving.http_api.json_body import path_of
-from serving.http_api.json_reply import join, message_parts
+from serving.http_api.exchange import MAX_VIOLATIONS, HttpReply, Operation, Request, own_error
+from serving.http_api.json_pieces import VECTOR_BYTES, join, message_parts, path_of
 
-JsonMethod = Callable[[Request, Call], Awaitable[HttpReply]]
-"""Function from a request to the reply in JSON."""
+JsonMethod = Callable[[Request, BuiltRequest], Awaitable[HttpReply]]
+"""Function from a request, and its message, to the reply in JSON."""
 Path = tuple[str | int, ...]
 _PREFIX = "Failed to parse "
 _WANTED = {
@@ -57,20 +56,23 @@ def rpc_path(rpc: str) -> str:
     return "/v1/" + "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in rpc).lstrip("-")
 
 
-async def _answer(
-    request_type: type[Message], method: JsonMethod, body: Body, call: Call, exchange: Exchange
-) -> HttpReply:
-    return await method(await body.read(partial(rpc_request, request_type)), call)
+async def _answer(request_type: type[Message], method: JsonMethod, request: Request) -> HttpReply:
+    return await method(request, await request.read(partial(rpc_request, request_type)))
 
 
 def json_method(service: InferenceService, name: str) -> JsonMethod:
     """Return an RPC whose reply is JSON."""
     reply_type = GetMessageClass(ENCODER.methods_by_name[name].output_type)
-    method, pool = encoder_methods(service)[name], service.codec_pool
+    method = encoder_methods(service)[name]
+    small = VECTOR_BYTES if name == Embed.name else SMALL_BYTES
 
-    async def answer(request: Request, call: Call) -> HttpReply:
-        reply = await method(request, call)
-        return HttpReply(await pool.run(call, len(reply), lambda: join(message_parts(reply_type.FromString(reply)))))
+    async def answer(request: Request, built: BuiltRequest) -> HttpReply:
+        reply = await method(built, request.call)
+
+        def write() -> bytes:
+            return join(message_parts(reply_type.FromString(reply)))
+
+        return HttpReply(await request.pool.run(request.call, len(reply), write, small=small))
 
     return answer
 

@@ -1,4 +1,7 @@
-"""Routes of the server itself: `GET /health`, `/metrics`, and `/openapi.json`, which describes all routes.
+"""Routes of the server itself: `GET /health`, `/metrics`, the page at `/`, and `/openapi.json`, which describes all.
+
+The page to try the models in calls the other routes. Its files, in the folder `playground`, are the same for everyone
+and hold nothing of the server, so they need no token; the page asks for one when a route wants it.
 
 The description is for generators of clients and for people, in OpenAPI 3.1. Requests are described by what reads them,
 pydantic models and protobuf messages, so it cannot be out of date. Messages follow protobuf's JSON mapping.
@@ -7,10 +10,11 @@ pydantic models and protobuf messages, so it cannot be out of date. Messages fol
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -19,12 +23,30 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel
 
-from serving.core.calls import Call
-from serving.core.codec_pool import CodecPool
-from serving.http_api.exchange import Body, Exchange, HttpReply, Operation, own_error
+from serving.core.errors import UnknownMethodError, shorten
+from serving.http_api.exchange import HttpReply, Operation, Request, own_error
 
 METRICS_BYTES = 256 * 1024
 """Size of a request that takes as long to encode as the page of metrics takes to make."""
+PAGE = Path(__file__).with_name("playground")
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Content-Security-Policy: only the files of the page run, and no text becomes HTML."""
+PAGE_HEADERS = [
+    ("content-security-policy", POLICY),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cache-control", "no-cache"),
+]
 _REF = "#/components/schemas/"
 _CONVERTER = re.compile(r"\{(\w+)(?::\w+)?\}")
 """Parameter of a path, which may name how it is read: `{model:path}`."""
@@ -49,7 +71,7 @@ def health_route(problem: Callable[[], str]) -> Operation:
         problem: returns why the server cannot answer; empty if it can.
     """
 
-    async def health(body: Body, call: Call, exchange: Exchange) -> HttpReply:
+    async def health(request: Request) -> HttpReply:
         if reason := problem():
             return HttpReply(orjson.dumps({"status": reason}), HTTPStatus.SERVICE_UNAVAILABLE)
         return HttpReply(b'{"status":"ok"}')
@@ -58,22 +80,45 @@ def health_route(problem: Callable[[], str]) -> Operation:
     return Operation("GET", "/health", health, own_error, is_health=True, summary=about)
 
 
-def metrics_route(registry: CollectorRegistry, pool: CodecPool) -> Operation:
-    """Return the route with the page of the metrics port, for clients with a token.
+def metrics_route(registry: CollectorRegistry) -> Operation:
+    """Return the route with the page of the metrics port, for clients with a token."""
 
-    Args:
-        registry: the metrics.
-        pool: threads that make the page.
-    """
-
-    async def page(body: Body, call: Call, exchange: Exchange) -> HttpReply:
+    async def page(request: Request) -> HttpReply:
         try:
-            encode, media_type = choose_encoder(call.headers.get("accept", ""))
+            encode, media_type = choose_encoder(request.call.headers.get("accept", ""))
         except (TypeError, ValueError):  # a version that is no number
             encode, media_type = choose_encoder("")
-        return HttpReply(await pool.run(call, METRICS_BYTES, partial(encode, registry)), media_type=media_type)
+        data = await request.pool.run(request.call, METRICS_BYTES, partial(encode, registry))
+        return HttpReply(data, media_type=media_type)
 
     return Operation("GET", "/metrics", page, own_error, summary="Prometheus metrics.", media_type="text/plain")
+
+
+def page_routes(grpc_port: Callable[[], int], *, tls: bool) -> Iterator[Operation]:
+    """Yield the routes of the page to try the models in.
+
+    Args:
+        grpc_port: returns the gRPC port, for the calls that the page shows.
+        tls: True if that port speaks TLS.
+    """
+    files = {
+        path.name: HttpReply(path.read_bytes(), media_type=MEDIA_TYPES[path.suffix], headers=PAGE_HEADERS)
+        for path in PAGE.iterdir()
+        if path.suffix in MEDIA_TYPES
+    }
+
+    async def file(request: Request) -> HttpReply:
+        name = request.path_parameters.get("file", "index.html")
+        if found := files.get(name):
+            return found
+        raise UnknownMethodError(shorten(f"the page has no file `{name}`"))
+
+    async def server(request: Request) -> HttpReply:
+        return HttpReply(orjson.dumps({"grpc_port": grpc_port(), "tls": tls}))
+
+    yield Operation("GET", "/", file, own_error, is_public=True)
+    yield Operation("GET", "/playground/server", server, own_error)
+    yield Operation("GET", "/playground/{file}", file, own_error, is_public=True)
 
 
 def description_route(described: Iterable[Operation]) -> Operation:
@@ -84,7 +129,7 @@ def description_route(described: Iterable[Operation]) -> Operation:
     """
     page = orjson.dumps(describe_routes(described))
 
-    async def answer(body: Body, call: Call, exchange: Exchange) -> HttpReply:
+    async def answer(request: Request) -> HttpReply:
         return HttpReply(page)
 
     return Operation("GET", "/openapi.json", answer, own_error, summary="This description.")

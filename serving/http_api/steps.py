@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import math
 import re
 import time
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, lru_cache, partial
 from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from serving.core.calls import REQUEST_ID, Call, connection_name, num_bytes, request_id, trace_context
-from serving.core.codec_pool import CodecPool
+from serving.core.calls import Call, num_bytes
 from serving.core.errors import (
     ExpiredError,
     ForbiddenError,
@@ -32,15 +30,7 @@ from serving.core.metrics import SECONDS
 from serving.core.request_memory import CALL_BYTES, RequestMemory
 from serving.core.service import InferenceService
 from serving.core.steps import Answer as Proceed
-from serving.http_api.exchange import (
-    HEADER_LENGTH,
-    JSON,
-    Body,
-    DisconnectedError,
-    Exchange,
-    HttpReply,
-    error_reply,
-)
+from serving.http_api.exchange import HEADER_LENGTH, JSON, DisconnectedError, HttpReply, Request, error_reply
 
 TIMEOUT = "x-request-timeout-s"
 """Header with the seconds that a client waits."""
@@ -66,27 +56,30 @@ class HttpMetrics:
     """Counts and times the requests of the known routes. Others, also malformed ones, count as route `unknown`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._started = Counter("http_server_started_total", "HTTP requests started.", LABELS, registry=registry)
-        self._handled = Counter(
+        started = Counter("http_server_started_total", "HTTP requests started.", LABELS, registry=registry)
+        handled = Counter(
             "http_server_handled_total", "HTTP requests ended, by status.", (*LABELS, "http_status"), registry=registry
         )
-        self._seconds = Histogram(
+        handling = Histogram(
             "http_server_handling_seconds",
             "From start to end of an HTTP request.",
             LABELS,
             buckets=SECONDS,
             registry=registry,
         )
+        # The series of a route, `POST /v1/embeddings`: a look-up by labels takes time.
+        self._started = cache(lambda path: started.labels(*path.split(" ", 1)))
+        self._handled = cache(lambda path, status: handled.labels(*path.split(" ", 1), status))
+        self._handling = cache(lambda path: handling.labels(*path.split(" ", 1)))
 
     def started(self, path: str) -> None:
-        """Count a request of a route, `POST /v1/embeddings`, that starts."""
-        self._started.labels(*path.split(" ", 1)).inc()
+        """Count a request of a route that starts."""
+        self._started(path).inc()
 
     def handled(self, path: str, status: str, seconds: float) -> None:
         """Count a request that has ended."""
-        labels = path.split(" ", 1)
-        self._handled.labels(*labels, "200" if status == "OK" else status).inc()
-        self._seconds.labels(*labels).observe(seconds)
+        self._handled(path, "200" if status == "OK" else status).inc()
+        self._handling(path).observe(seconds)
 
     def refused(self, status: str, seconds: float) -> None:
         """Count a request that could not be read."""
@@ -94,35 +87,20 @@ class HttpMetrics:
         self.handled(f"ANY {UNKNOWN}", status, seconds)
 
 
-class Identify:
-    """Records who calls, the request id and the trace. The client gets the request id back."""
-
-    async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
-        """Fill in the fields of the call."""
-        call.connection = connection_name(*(context.scope.get("client") or ("unknown", 0)))
-        call.request_id, call.trace_context = request_id(call.headers), trace_context(call.headers)
-        context.reply_headers[REQUEST_ID] = call.request_id
-        reply: HttpReply = await proceed(call, context)
-        return reply
-
-
-class SendStatus:
-    """Converts errors to replies, and records the status of each call. No other place does."""
-
-    async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
-        """Return the reply, or that for an error."""
-        try:
-            reply: HttpReply = await proceed(call, context)
-        except (asyncio.CancelledError, DisconnectedError):
-            call.status = CLIENT_CLOSED
-            raise
-        except Exception as error:
-            reply = error_reply(error, context.operation.error_body)
-            call.details = shorten(str(error))
-            drop_tracebacks(error)
-        call.status = "OK" if reply.status < HTTPStatus.BAD_REQUEST else str(int(reply.status))
-        call.reply_bytes = len(reply.data)
-        return reply
+async def send_status(call: Call, request: Request, proceed: Proceed) -> HttpReply:
+    """Convert errors to replies, and record the status of the call. No other place does."""
+    try:
+        reply: HttpReply = await proceed(call, request)
+    except (asyncio.CancelledError, DisconnectedError):
+        call.status = CLIENT_CLOSED
+        raise
+    except Exception as error:
+        reply = error_reply(error, request.operation.error_body)
+        call.details = shorten(str(error))
+        drop_tracebacks(error)
+    call.status = "OK" if reply.status < HTTPStatus.BAD_REQUEST else str(int(reply.status))
+    call.reply_bytes = len(reply.data)
+    return reply
 
 
 class CheckOrigin:
@@ -139,25 +117,23 @@ class CheckOrigin:
         self._hosts = None if hosts is None or "*" in hosts else {host.lower() for host in hosts}
         self._origins = origins
 
-    async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
+    async def __call__(self, call: Call, request: Request, proceed: Proceed) -> HttpReply:
         """Proceed, or raise ForbiddenError."""
         if not call.is_health:
             self._check_host(call.headers.get("host", ""))
-            if context.scope["method"] == "POST" and "*" not in self._origins:
+            if request.scope["method"] == "POST" and "*" not in self._origins:
                 self._check_site(call.headers)
-        return await proceed(call, context)  # type: ignore[no-any-return]
+        return await proceed(call, request)  # type: ignore[no-any-return]
 
     def _check_host(self, host: str) -> None:
         name = host.rpartition(":")[0] if re.search(r":\d*$", host) else host
         name = name.strip("[]").rstrip(".").lower()
         if self._hosts is None or name in ("", "localhost", *self._hosts) or name.endswith(".localhost"):
             return
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
+        if not _is_address(name):
             raise ForbiddenError(
                 f"unknown host: `{name[:80]}`; call the server by its address, or name it with --http-hosts"
-            ) from None
+            )
 
     def _check_site(self, headers: Mapping[str, str]) -> None:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
@@ -170,56 +146,55 @@ class CheckOrigin:
             raise ForbiddenError(f"a page of another origin sent this: `{sender}`; name its origin with --http-origins")
 
 
+@lru_cache(16)
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _site(host: str) -> str:
     """Return a host and its port as browsers compare them."""
     return re.sub(r":(80|443)?$", "", host.lower())
 
 
-class ReadDeadline:
-    """Reads how long the client waits, and cancels the call after that."""
+async def read_deadline(call: Call, request: Request, proceed: Proceed) -> HttpReply:
+    """Read how long the client waits, and cancel the call after that.
 
-    async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
-        """Set the deadline, or raise InvalidRequestError; raise ExpiredError when it passes."""
-        if (sent := call.headers.get(TIMEOUT)) is None:
-            return await proceed(call, context)  # type: ignore[no-any-return]
-        if not _NUMBER.fullmatch(sent) or math.isclose(timeout_s := float(sent), 0):
-            raise InvalidRequestError(f"`{TIMEOUT}` must be a number of seconds above 0: `{sent[:40]}`")
-        call.deadline_s = time.monotonic() + timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await proceed(call, context)  # type: ignore[no-any-return]
-        except TimeoutError:
-            raise ExpiredError(f"the deadline passed before the reply was ready ({TIMEOUT}: {sent})") from None
+    Raises:
+        InvalidRequestError: when the header is no number of seconds.
+        ExpiredError: when the time has passed.
+    """
+    if (sent := call.headers.get(TIMEOUT)) is None:
+        return await proceed(call, request)  # type: ignore[no-any-return]
+    if not _NUMBER.fullmatch(sent) or not (timeout_s := float(sent)):
+        raise InvalidRequestError(f"`{TIMEOUT}` must be a number of seconds above 0: `{sent[:40]}`")
+    call.deadline_s = time.monotonic() + timeout_s
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await proceed(call, request)  # type: ignore[no-any-return]
+    except TimeoutError:
+        raise ExpiredError(f"the deadline passed before the reply was ready ({TIMEOUT}: {sent})") from None
 
 
-class CompressReply:
-    """Compresses large replies for clients that accept gzip."""
-
-    def __init__(self, pool: CodecPool) -> None:
-        self._pool = pool
-
-    async def __call__(self, call: Call, context: Exchange, proceed: Proceed) -> HttpReply:
-        """Return the reply, compressed if it shrinks."""
-        reply: HttpReply = await proceed(call, context)
-        context.reply_headers["vary"] = "accept-encoding"
-        size = len(reply.data)
-        if size < MIN_COMPRESSED_BYTES or not _GZIP.search(call.headers.get("accept-encoding", "")):
-            return reply
-        data = await self._pool.run(call, size, partial(zlib.compress, reply.data, _FASTEST, GZIP_WINDOW))
-        encoding = "content-encoding", "gzip"
-        return replace(reply, data=data, headers=[*reply.headers, encoding]) if len(data) < size else reply
+async def compress_reply(call: Call, request: Request, proceed: Proceed) -> HttpReply:
+    """Compress a large reply for clients that accept gzip, if it shrinks."""
+    reply: HttpReply = await proceed(call, request)
+    request.reply_headers["vary"] = "accept-encoding"
+    size = len(reply.data)
+    if size < MIN_COMPRESSED_BYTES or not _GZIP.search(call.headers.get("accept-encoding", "")):
+        return reply
+    data = await request.pool.run(call, size, partial(zlib.compress, reply.data, _FASTEST, GZIP_WINDOW))
+    encoding = "content-encoding", "gzip"
+    return replace(reply, data=data, headers=[*reply.headers, encoding]) if len(data) < size else reply
 
 
 class AnswerOperation:
     """Last step: reads the body, counts the call and answers. The memory of both is reserved."""
 
-    def __init__(
-        self,
-        service: InferenceService,
-        memory: RequestMemory,
-        max_bytes: int,
-        receive_s: float,
-    ) -> None:
+    def __init__(self, service: InferenceService, memory: RequestMemory, max_bytes: int, receive_s: float) -> None:
         """Set the limits.
 
         Args:
@@ -228,34 +203,31 @@ class AnswerOperation:
             max_bytes: maximum size of a body, also after decompression.
             receive_s: maximum seconds in which a body must arrive.
         """
-        self._service = service
-        self._pool = service.codec_pool
-        self._memory = memory
-        self._max_bytes = max_bytes
-        self._receive_s = receive_s
+        self._service, self._memory = service, memory
+        self._max_bytes, self._receive_s = max_bytes, receive_s
 
-    async def __call__(self, call: Call, exchange: Exchange) -> HttpReply:
+    async def __call__(self, call: Call, request: Request) -> HttpReply:
         """Return the reply of the operation.
 
         Raises:
             NoRoomError: when too much memory is in use for the reply; also as `_read`.
             MessageTooLargeError: when the client does not accept as many bytes; also as `_read`.
         """
-        operation = exchange.operation
+        operation = request.operation
         try:
             if operation.method == "POST":
                 _check_media_type(call)
-            body = await self._read(call, exchange)
+            request.data = await self._read(call, request)
             self._service.begin_call(always=operation.is_health)
-            reply = await operation.answer(body, call, exchange)
+            reply = await operation.answer(request)
         finally:
             self._memory.close(call)
         call.check_reply(len(reply.data))
         if not call.is_health:
-            exchange.release = await self._memory.hold(call.connection, len(reply.data))
+            request.release = await self._memory.hold(call.connection, len(reply.data))
         return reply
 
-    async def _read(self, call: Call, exchange: Exchange) -> Body:
+    async def _read(self, call: Call, request: Request) -> bytes:
         """Return the body of a request, decompressed. Reserve memory for it; a small one waits for it.
 
         Raises:
@@ -274,7 +246,7 @@ class AnswerOperation:
             self._check_size(self._max_bytes + 1 if (size := num_bytes(length)) is None else size)
         try:
             async with asyncio.timeout(self._receive_s):
-                data = await self._receive(call, exchange)
+                data = await self._receive(call, request)
         except TimeoutError:
             raise ReceivingError(
                 f"the body did not arrive within {self._receive_s:g} s (--receive-s); send it faster"
@@ -283,17 +255,17 @@ class AnswerOperation:
         if num_more := len(data) - call.reserved_bytes:
             await self._memory.reserve(call, num_more)
         if coding == "gzip":
-            data = await self._pool.run(call, MAX_RATIO * len(data), partial(self._decompressed, data))
+            data = await request.pool.run(call, MAX_RATIO * len(data), partial(self._decompressed, data))
             call.request_bytes = len(data)
             await self._memory.reserve(call, len(data))
-        return Body(data, call, self._pool, 2 * self._service.limits.max_fields + exchange.operation.max_words)
+        return data
 
-    async def _receive(self, call: Call, exchange: Exchange) -> bytes:
+    async def _receive(self, call: Call, request: Request) -> bytes:
         """Return the body of a request. Reserve memory for a large one as it arrives."""
         parts: list[bytes] = []
         size = 0
-        while not exchange.is_read:
-            message = await exchange.receive()
+        while not request.is_read:
+            message = await request.receive()
             if message["type"] == "http.disconnect":
                 raise DisconnectedError
             if part := message.get("body", b""):
@@ -302,7 +274,7 @@ class AnswerOperation:
                 if size > CALL_BYTES:
                     call.reserve_memory(size - call.reserved_bytes)
                 parts.append(part)
-            exchange.is_read = not message.get("more_body", False)
+            request.is_read = not message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _decompressed(self, data: bytes) -> bytes:

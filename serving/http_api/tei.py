@@ -7,6 +7,7 @@ name none: here they take the only model of a task, and the same routes below `/
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
@@ -14,13 +15,15 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
-from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+from google.protobuf.message import Message
+from pydantic import BeforeValidator, Field, PlainValidator
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.calls import Call
+from serving.core.codec_pool import SMALL_BYTES
 from serving.core.errors import ErrorKind, InvalidRequestError, ServingError
 from serving.core.models import Model
 from serving.core.service import InferenceService
+from serving.endpoints.base import TextEndpoint
 from serving.endpoints.classify import Classify, Regress
 from serving.endpoints.embed import Embed
 from serving.endpoints.embed_sparse import EmbedSparse
@@ -28,11 +31,11 @@ from serving.endpoints.embed_tokens import EmbedTokens
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.tokenize import MAX_TOKENS, answer_tokenize
 from serving.endpoints.wire import BuiltRequest
-from serving.http_api.exchange import Body, Exchange, HttpReply, Operation, message_of
+from serving.http_api.exchange import HttpReply, Operation, Request, message_of
 from serving.http_api.fields import Dimensions, Fields, TextList, TokenIdRows, model_reference, named_as, validated
-from serving.http_api.json_reply import dumps, join, list_parts, nested_parts
+from serving.http_api.json_pieces import VECTOR_BYTES, dumps, join, list_parts, nested_parts
 from serving.http_api.rerank import NAMES as RERANK_NAMES
-from serving.http_api.rerank import rerank_request
+from serving.http_api.rerank import rerank_message
 from serving.open_inference.tensors import invalid_field
 from tasks.classification import Classification
 from tasks.regression import Regression
@@ -43,7 +46,6 @@ _ERROR_TYPES = {
     ErrorKind.EXHAUSTED: "Overloaded",
     ErrorKind.UNAVAILABLE: "Unhealthy",
 }
-_NAMES = {"texts": "inputs"}
 _RERANK_NAMES = {name: new.replace("documents", "texts") for name, new in RERANK_NAMES.items()}
 
 JSON_FACTOR = 5
@@ -51,8 +53,8 @@ JSON_FACTOR = 5
 BLOCK_TOKENS = 1024
 """Number of tokens of `/tokenize` that are written in one step, which holds the interpreter lock."""
 
-Answer = Callable[[Body, Call, str], Awaitable[bytes]]
-"""Function from a body, the call and the name of a model to the JSON of the reply."""
+Answer = Callable[[Request, str], Awaitable[bytes]]
+"""Function from a request and the name of a model to the JSON of the reply."""
 
 
 def tei_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
@@ -93,17 +95,10 @@ def _without_values(value: Any) -> Any:
     return None
 
 
-_TEXT: dict[str, Any] = {"type": "string"}
-_ONE_OR_TWO = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 2}
-Texts = Annotated[
-    list[str],
-    PlainValidator(_one_or_several),
-    WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}),
-]
+Texts = Annotated[list[str], PlainValidator(_one_or_several, str | list[str])]
 TextsOrPairs = Annotated[
     tuple[bool, list[list[str]]],
-    PlainValidator(_texts_or_pairs),
-    WithJsonSchema({"anyOf": [_TEXT, _ONE_OR_TWO | {"minItems": 2}, {"type": "array", "items": _ONE_OR_TWO}]}),
+    PlainValidator(_texts_or_pairs, str | list[str] | list[Annotated[list[str], Field(min_length=1, max_length=2)]]),
 ]
 
 
@@ -115,36 +110,13 @@ class TextFields(Fields):
     truncation_direction: Literal["Right", "right"] = "Right"
     prompt_name: str | None = None
 
-    def request(self, name: str, request_type: type[pb.EmbedSparseRequest | pb.EmbedTokensRequest]) -> BuiltRequest:
-        """Return the request of the RPC."""
-        model, truncate = model_reference(name), bool(self.truncate)
-        return BuiltRequest(
-            request_type(model=model, texts=self.inputs, truncate=truncate, prompt_name=self.prompt_name)
-        )
 
-
-class EmbedFields(Fields):
+class EmbedFields(TextFields):
     """Request of `POST /embed`."""
 
-    inputs: Texts
     normalize: bool | None = True
     """False is refused for a model that always normalises its vectors."""
-    truncate: bool | None = False
-    truncation_direction: Literal["Right", "right"] = "Right"
-    prompt_name: str | None = None
     dimensions: Dimensions | None = None
-
-    def request(self, name: str) -> BuiltRequest:
-        """Return the request of the RPC."""
-        message = pb.EmbedRequest(
-            model=model_reference(name),
-            texts=self.inputs,
-            truncate=bool(self.truncate),
-            normalize=self.normalize is not False,
-            prompt_name=self.prompt_name,
-            dimensions=self.dimensions,
-        )
-        return BuiltRequest(message)
 
 
 class PredictFields(Fields):
@@ -156,11 +128,6 @@ class PredictFields(Fields):
     truncation_direction: Literal["Right", "right"] = "Right"
     parameters: Annotated[dict[str, None] | None, BeforeValidator(_without_values)] = None
     """Must be empty. The client of the Hugging Face hub sends it, with options that TEI does not have."""
-
-    def request(self, name: str, request_type: type[pb.ClassifyRequest | pb.RegressRequest]) -> BuiltRequest:
-        """Return the request of the RPC."""
-        inputs = [pb.TextInput(text=item[0], text_pair=item[1] if len(item) > 1 else None) for item in self.inputs[1]]
-        return BuiltRequest(request_type(model=model_reference(name), inputs=inputs, truncate=bool(self.truncate)))
 
 
 class RerankFields(Fields):
@@ -174,10 +141,6 @@ class RerankFields(Fields):
     truncate: bool | None = False
     truncation_direction: Literal["Right", "right"] = "Right"
 
-    def request(self, name: str) -> BuiltRequest:
-        """Return the request of the RPC."""
-        return rerank_request(name, self.query, self.texts, truncate=bool(self.truncate), raw_scores=self.raw_scores)
-
 
 class TokenizeFields(Fields):
     """Request of `POST /tokenize`."""
@@ -186,17 +149,68 @@ class TokenizeFields(Fields):
     add_special_tokens: bool = True
     prompt_name: None = None
 
-    def request(self, name: str) -> BuiltRequest:
-        """Return the request of the RPC."""
-        inputs = [pb.TextInput(text=text) for text in self.inputs]
-        return BuiltRequest(pb.TokenizeRequest(model=model_reference(name), inputs=inputs))
-
 
 class DecodeFields(Fields):
     """Request of `POST /decode`."""
 
     ids: TokenIdRows
     skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What a request asks of the inference service."""
+
+    endpoint: TextEndpoint
+    message: Message
+    write: Callable[[bytes], bytes]
+    """Returns TEI's JSON of the serialised reply."""
+    names: Mapping[str, str] = field(default_factory=lambda: {"texts": "inputs"})
+    """As in `named_as`."""
+    repeats_texts: bool = False
+    """True if the reply holds texts of the request."""
+
+
+def _embed(fields: EmbedFields, model: pb.ModelRef) -> Inference:
+    message = pb.EmbedRequest(
+        **_text_options(fields, model), normalize=fields.normalize is not False, dimensions=fields.dimensions
+    )
+    return Inference(Embed(), message, embed_json)
+
+
+def _embed_sparse(fields: TextFields, model: pb.ModelRef) -> Inference:
+    return Inference(EmbedSparse(), pb.EmbedSparseRequest(**_text_options(fields, model)), sparse_json)
+
+
+def _embed_all(fields: TextFields, model: pb.ModelRef) -> Inference:
+    return Inference(EmbedTokens(), pb.EmbedTokensRequest(**_text_options(fields, model)), token_vectors_json)
+
+
+def _text_options(fields: TextFields, model: pb.ModelRef) -> dict[str, Any]:
+    truncate = bool(fields.truncate)
+    return {"model": model, "texts": fields.inputs, "truncate": truncate, "prompt_name": fields.prompt_name}
+
+
+def _classify(fields: PredictFields, model: pb.ModelRef) -> Inference:
+    message = pb.ClassifyRequest(**_pair_options(fields, model))
+    return Inference(Classify(), message, partial(classify_json, fields.inputs[0]))
+
+
+def _regress(fields: PredictFields, model: pb.ModelRef) -> Inference:
+    message = pb.RegressRequest(**_pair_options(fields, model))
+    return Inference(Regress(), message, partial(regress_json, fields.inputs[0]))
+
+
+def _pair_options(fields: PredictFields, model: pb.ModelRef) -> dict[str, Any]:
+    inputs = [pb.TextInput(text=item[0], text_pair=item[1] if len(item) > 1 else None) for item in fields.inputs[1]]
+    return {"model": model, "inputs": inputs, "truncate": bool(fields.truncate)}
+
+
+def _rerank(fields: RerankFields, model: pb.ModelRef) -> Inference:
+    truncate, raw_scores = bool(fields.truncate), fields.raw_scores
+    message = rerank_message(model, fields.query, fields.texts, truncate=truncate, raw_scores=raw_scores)
+    write = partial(rerank_json, fields.texts if fields.return_text else None)
+    return Inference(Rerank(), message, write, _RERANK_NAMES, fields.return_text)
 
 
 class TeiRoutes:
@@ -209,20 +223,31 @@ class TeiRoutes:
             service: holds the models, and answers.
             max_request_bytes: maximum size of a request, for `/info`.
         """
-        self._service = service
-        self._max_request_bytes = max_request_bytes
+        self._service, self._max_request_bytes = service, max_request_bytes
+        self._embed = partial(self._infer, EmbedFields, _embed)
+        self._rerank = partial(self._infer, RerankFields, _rerank)
 
     def operations(self) -> Iterator[Operation]:
         """Yield the routes, each for the only model and for a named one."""
         any_fields = (EmbedFields, PredictFields, RerankFields)
         routes: list[tuple[str, Answer, tuple[type, ...], str]] = [
-            ("/embed", self._answer_embed, (EmbedFields,), "Vectors of texts"),
-            ("/embed_sparse", self._answer_embed_sparse, (TextFields,), "Sparse vectors of texts"),
-            ("/embed_all", self._answer_embed_all, (TextFields,), "Vectors of the tokens of texts"),
-            ("/predict", self._answer_predict, (PredictFields,), "Labels or numbers of texts"),
-            ("/rerank", self._answer_rerank, (RerankFields,), "Texts in the order in which they fit a query"),
-            ("/tokenize", self._answer_tokenize, (TokenizeFields,), "Tokens of texts"),
-            ("/decode", self._answer_decode, (DecodeFields,), "Texts of token ids"),
+            ("/embed", self._embed, (EmbedFields,), "Vectors of texts"),
+            (
+                "/embed_sparse",
+                partial(self._infer, TextFields, _embed_sparse),
+                (TextFields,),
+                "Sparse vectors of texts",
+            ),
+            (
+                "/embed_all",
+                partial(self._infer, TextFields, _embed_all),
+                (TextFields,),
+                "Vectors of the tokens of texts",
+            ),
+            ("/predict", self._predict, (PredictFields,), "Labels or numbers of texts"),
+            ("/rerank", self._rerank, (RerankFields,), "Texts in the order in which they fit a query"),
+            ("/tokenize", self._tokenize, (TokenizeFields,), "Tokens of texts"),
+            ("/decode", self._decode, (DecodeFields,), "Texts of token ids"),
             ("", self._answer_any, any_fields, "Vectors, labels or a ranking"),
         ]
         for path, answer, requests, summary in routes:
@@ -231,80 +256,82 @@ class TeiRoutes:
                 yield Operation("POST", place, _route(answer), tei_error, summary=about, requests=requests)
         for place in ("/info", f"{PREFIX}/info"):
             about = "A model, as Text Embeddings Inference describes it."
-            yield Operation("GET", place, _route(self._answer_info), tei_error, summary=about)
+            yield Operation("GET", place, _route(self._info), tei_error, summary=about)
 
-    async def _answer_any(self, body: Body, call: Call, name: str) -> bytes:
+    async def _infer(
+        self, kind: type[Fields], prepare: Callable[[Any, pb.ModelRef], Inference], request: Request, name: str
+    ) -> bytes:
+        """Return the reply of an endpoint as TEI's JSON.
+
+        Args:
+            kind: fields of the request.
+            prepare: returns what they ask of a model.
+            request: request.
+            name: name of the model; empty for the only one of a task.
+        """
+        call = request.call
+
+        def read(values: dict[str, Any]) -> tuple[Inference, BuiltRequest]:
+            wanted = prepare(validated(values, kind), model_reference(name))
+            return wanted, BuiltRequest(wanted.message)
+
+        wanted, built = await request.read(read)
+        if wanted.repeats_texts:
+            call.reserve_memory(call.request_bytes)
+        with named_as(wanted.names):
+            reply = await self._service.infer(wanted.endpoint, built, call)
+        size = max(len(reply), call.request_bytes)
+        small = VECTOR_BYTES if wanted.endpoint.returns_vectors else SMALL_BYTES
+        return await request.pool.run(call, size, partial(wanted.write, reply), small=small)
+
+    async def _answer_any(self, request: Request, name: str) -> bytes:
         """Answer `POST /` by the task of the model."""
         answers: dict[str, Answer] = {
-            Embed.task: self._answer_embed,
-            Classify.task: self._answer_predict,
-            Regress.task: self._answer_predict,
+            Embed.task: self._embed,
+            Classify.task: self._predict,
+            Regress.task: self._predict,
         }
         names = {model.manifest.name for model in self._service.models}
         if not name and len(names) != 1:
-            return await self._answer_embed(body, call, name)
+            return await self._embed(request, name)
         name = name or names.pop()
         task = self._model(name).task.name
-        if task == Regress.task and await body.read(lambda values: "query" in values):
-            return await self._answer_rerank(body, call, name)
+        if task == Regress.task and await request.read(lambda values: "query" in values):
+            return await self._rerank(request, name)
         if task not in answers:
             raise InvalidRequestError(f"`{name}` is a model for `{task}`; TEI knows {', '.join(answers)}")
-        return await answers[task](body, call, name)
+        return await answers[task](request, name)
 
-    async def _answer_embed(self, body: Body, call: Call, name: str) -> bytes:
-        request = await body.read(lambda values: validated(values, EmbedFields).request(name))
-        return await self._infer(Embed(), request, call, embed_json)
+    async def _predict(self, request: Request, name: str) -> bytes:
+        """Return labels or numbers; without a name, numbers if only a model of numbers is there."""
+        if name:
+            is_regression = self._model(name).task.name == Regression.name
+        else:
+            tasks = {model.task.name for model in self._service.models.highest}
+            is_regression = Regression.name in tasks and Classification.name not in tasks
+        return await self._infer(PredictFields, _regress if is_regression else _classify, request, name)
 
-    async def _answer_embed_sparse(self, body: Body, call: Call, name: str) -> bytes:
-        request = await body.read(lambda values: validated(values, TextFields).request(name, pb.EmbedSparseRequest))
-        return await self._infer(EmbedSparse(), request, call, sparse_json)
-
-    async def _answer_embed_all(self, body: Body, call: Call, name: str) -> bytes:
-        request = await body.read(lambda values: validated(values, TextFields).request(name, pb.EmbedTokensRequest))
-        return await self._infer(EmbedTokens(), request, call, token_vectors_json)
-
-    async def _answer_predict(self, body: Body, call: Call, name: str) -> bytes:
-        is_regression = self._is_regression(name)
-        request_type = pb.RegressRequest if is_regression else pb.ClassifyRequest
-
-        def read(values: dict[str, Any]) -> tuple[bool, BuiltRequest]:
-            fields = validated(values, PredictFields)
-            return fields.inputs[0], fields.request(name, request_type)
-
-        several, request = await body.read(read)
-        if is_regression:
-            return await self._infer(Regress(), request, call, partial(regress_json, several))
-        return await self._infer(Classify(), request, call, partial(classify_json, several))
-
-    async def _answer_rerank(self, body: Body, call: Call, name: str) -> bytes:
-        def read(values: dict[str, Any]) -> tuple[list[str] | None, BuiltRequest]:
-            fields = validated(values, RerankFields)
-            return fields.texts if fields.return_text else None, fields.request(name)
-
-        texts, request = await body.read(read)
-        if texts:
-            call.reserve_memory(call.request_bytes)
-        return await self._infer(Rerank(), request, call, partial(rerank_json, texts), _RERANK_NAMES)
-
-    async def _answer_tokenize(self, body: Body, call: Call, name: str) -> bytes:
-        manifest = self._model(name, Embed.task).manifest
+    async def _tokenize(self, request: Request, name: str) -> bytes:
+        manifest, call = self._model(name, Embed.task).manifest, request.call
 
         def read(values: dict[str, Any]) -> tuple[bool, BuiltRequest]:
             fields = validated(values, TokenizeFields)
-            return fields.add_special_tokens, fields.request(f"{manifest.name}/{manifest.version}")
+            inputs = [pb.TextInput(text=text) for text in fields.inputs]
+            model = pb.ModelRef(name=manifest.name, version=manifest.version)
+            return fields.add_special_tokens, BuiltRequest(pb.TokenizeRequest(model=model, inputs=inputs))
 
-        with_special, request = await body.read(read)
-        reply = await answer_tokenize(self._service, request, call)
+        with_special, built = await request.read(read)
+        reply = await answer_tokenize(self._service, built, call)
         call.reserve_memory(JSON_FACTOR * len(reply))
-        return await self._service.codec_pool.run(call, len(reply), partial(tokenize_json, with_special, reply))
+        return await request.pool.run(call, len(reply), partial(tokenize_json, with_special, reply))
 
-    async def _answer_decode(self, body: Body, call: Call, name: str) -> bytes:
-        fields = await body.read(lambda values: validated(values, DecodeFields))
+    async def _decode(self, request: Request, name: str) -> bytes:
+        fields = await request.read(lambda values: validated(values, DecodeFields))
         self._service.limits.check_count(len(fields.ids), field="ids")
         decode = partial(_decoded_json, self._model(name, Embed.task), fields.ids, fields.skip_special_tokens)
-        return await self._service.codec_pool.run(call, len(body.data), decode)
+        return await request.pool.run(request.call, len(request.data), decode)
 
-    async def _answer_info(self, body: Body, call: Call, name: str) -> bytes:
+    async def _info(self, request: Request, name: str) -> bytes:
         model = self._model(name, Embed.task)
         manifest, settings = model.manifest, model.task.settings
         values = {
@@ -321,43 +348,15 @@ class TeiRoutes:
         }
         return orjson.dumps(values)
 
-    async def _infer(
-        self,
-        endpoint: Any,
-        request: BuiltRequest,
-        call: Call,
-        write: Callable[[bytes], bytes],
-        names: Mapping[str, str] = _NAMES,
-    ) -> bytes:
-        """Return the reply of an endpoint as TEI's JSON.
-
-        Args:
-            endpoint: operation that the request is for.
-            request: request of the endpoint.
-            call: record of the call.
-            write: returns the JSON of a serialised reply, which may repeat texts of the request.
-            names: as in `named_as`.
-        """
-        with named_as(names):
-            reply = await self._service.infer(endpoint, request, call)
-        return await self._service.codec_pool.run(call, max(len(reply), call.request_bytes), partial(write, reply))
-
     def _model(self, name: str, task: str | None = None) -> Model:
         """Return the model of a name; the only one of a task if there is none."""
         reference = model_reference(name)
         return self._service.models.find(reference.name, reference.version, None if name else task)
 
-    def _is_regression(self, name: str) -> bool:
-        """Return whether a model gives numbers; without a name, whether only such a model is there."""
-        if name:
-            return self._model(name).task.name == Regression.name
-        tasks = {model.task.name for model in self._service.models.highest}
-        return Regression.name in tasks and Classification.name not in tasks
 
-
-def _route(answer: Answer) -> Callable[[Body, Call, Exchange], Awaitable[HttpReply]]:
-    async def route(body: Body, call: Call, exchange: Exchange) -> HttpReply:
-        return HttpReply(await answer(body, call, exchange.path_parameters.get("model", "")))
+def _route(answer: Answer) -> Callable[[Request], Awaitable[HttpReply]]:
+    async def route(request: Request) -> HttpReply:
+        return HttpReply(await answer(request, request.path_parameters.get("model", "")))
 
     return route
 

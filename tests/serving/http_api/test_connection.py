@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from serving.core.calls import Call
 from serving.http_api.connection import Connection
-from serving.http_api.exchange import Exchange
+from serving.http_api.exchange import Request
 from serving.http_api.framing import ChunkedBody, Head, MalformedRequestError
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import exchange, raw_connection, read_all, send
@@ -245,7 +245,7 @@ def test_requests_of_any_pieces(server):
 
 def test_connections_leave_nothing_behind(server):
     """Closed connections, refused ones too, and their requests are freed without the garbage collector."""
-    connections, kinds = server.server._http, (Connection, Head, Exchange)
+    connections, kinds = server.server._http, (Connection, Head, Request)
     wait_until(lambda: not connections.open, "a connection of another test is open")
     gc.collect()
     gc.disable()

@@ -134,7 +134,7 @@ def test_tokens_are_written_in_blocks(server, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "name", "body"),
     [
-        ("/embed", "embed_json", {"inputs": ["the"] * 100}),
+        ("/embed", "embed_json", {"inputs": ["the"] * 300}),
         ("/embed_sparse", "sparse_json", {"inputs": ["the"] * 100}),
         ("/embed_all", "token_vectors_json", {"inputs": ["the"] * 100}),
         ("/predict", "classify_json", {"inputs": [["the"]] * 100}),

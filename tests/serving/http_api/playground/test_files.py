@@ -1,17 +1,16 @@
 """Files of the page to try the models in: their routes, headers and content."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.http_api import playground
+from serving.http_api import server_routes
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import port_of, post, send
 
-FOLDER = Path(playground.__file__).parent
-FILES = sorted(path for path in FOLDER.iterdir() if path.suffix in playground.MEDIA_TYPES)
+FOLDER = server_routes.PAGE
+FILES = sorted(path for path in FOLDER.iterdir() if path.suffix in server_routes.MEDIA_TYPES)
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
 MAX_BYTES = 200_000
 DANGEROUS = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc|DOMParser")
@@ -24,13 +23,13 @@ def test_every_file_is_served(server):
         reply = send(server, "GET", f"/playground/{path.name}")
 
         assert (reply.status, reply.data) == (200, path.read_bytes()), path
-        assert reply.headers["content-type"] == playground.MEDIA_TYPES[path.suffix]
-        assert reply.headers["content-security-policy"] == playground.POLICY
+        assert reply.headers["content-type"] == server_routes.MEDIA_TYPES[path.suffix]
+        assert reply.headers["content-security-policy"] == server_routes.POLICY
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.headers["referrer-policy"] == "no-referrer"
         assert reply.headers["cache-control"] == "no-cache"
-    assert send(server, "GET", "/").data == (FOLDER / playground.PAGE).read_bytes()
-    assert send(server, "HEAD", "/").headers["content-length"] == str((FOLDER / playground.PAGE).stat().st_size)
+    assert send(server, "GET", "/").data == (FOLDER / "index.html").read_bytes()
+    assert send(server, "HEAD", "/").headers["content-length"] == str((FOLDER / "index.html").stat().st_size)
 
 
 def test_every_file_is_used():
@@ -38,7 +37,7 @@ def test_every_file_is_used():
 
     Together they have less than 200 kB.
     """
-    page = (FOLDER / playground.PAGE).read_text("utf-8")
+    page = (FOLDER / "index.html").read_text("utf-8")
     wanted = re.findall(r'(?:src|href)="playground/([\w.]+)"', page)
     for name in (item for item in wanted if item.endswith(".js")):
         text = (FOLDER / name).read_text("utf-8")
@@ -50,7 +49,7 @@ def test_every_file_is_used():
             if module not in wanted:
                 wanted.append(module)
 
-    assert sorted({*wanted, playground.PAGE}) == [path.name for path in FILES]
+    assert sorted({*wanted, "index.html"}) == [path.name for path in FILES]
     assert sum(path.stat().st_size for path in FILES) < MAX_BYTES
 
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.core.errors import InvalidRequestError
-from serving.http_api import json_body
-from serving.http_api.json_body import memory_of_values, parse_object
+from serving.http_api import json_pieces
+from serving.http_api.json_pieces import memory_of_values, parse_object
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_half_of_a_surrogate_pair(seed, monkeypatch):
     """Strings with halves of pairs are refused, wherever the body is cut, and others are as Python reads them."""
-    monkeypatch.setattr(json_body, "PIECE_BYTES", 64)
+    monkeypatch.setattr(json_pieces, "PIECE_BYTES", 64)
     rng = random.Random(seed)
     parts = [r"\ud83d", r"\ude00", r"\uDBFF", r"\uDFFF", r"\\", r"\n", r"\u00e9", "ud83d", "a", "\u00e9", "\U0001f600"]
     for _ in range(100):
@@ -49,7 +49,7 @@ def test_values_of_pieces(values, in_ascii, indent, piece_bytes):
     except UnicodeEncodeError:  # half of a surrogate pair
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_body, "PIECE_BYTES", piece_bytes)
+        patch.setattr(json_pieces, "PIECE_BYTES", piece_bytes)
         try:
             found = parse_object(body)
         except InvalidRequestError as error:
@@ -77,7 +77,7 @@ def test_mistakes_of_pieces(texts, mistake, rng, piece_bytes):
     outcomes = []
     for size in (len(body) + 1, piece_bytes):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(json_body, "PIECE_BYTES", size)
+            patch.setattr(json_pieces, "PIECE_BYTES", size)
             try:
                 outcomes.append(parse_object(bytes(body)))
             except InvalidRequestError as error:
@@ -110,7 +110,7 @@ def test_mistakes_of_pieces(texts, mistake, rng, piece_bytes):
 )
 def test_messages_of_pieces(body, message, monkeypatch):
     """Errors are those of the whole body, and their places too."""
-    monkeypatch.setattr(json_body, "PIECE_BYTES", 100)
+    monkeypatch.setattr(json_pieces, "PIECE_BYTES", 100)
 
     with pytest.raises(InvalidRequestError, match=re.escape(message)):
         parse_object(body)
@@ -131,7 +131,7 @@ def test_count_of_values(values, piece_bytes):
         elif isinstance(value, list):
             rest += value
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_body, "PIECE_BYTES", piece_bytes)
+        patch.setattr(json_pieces, "PIECE_BYTES", piece_bytes)
         memory_of_values(body, count, lambda: None)
         if count:
             with pytest.raises(InvalidRequestError, match=f"more than {count - 1} texts, objects and lists"):
