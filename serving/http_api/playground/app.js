@@ -1,14 +1,14 @@
 // The page: choose a model and an operation, type, run.
 
 import { call, hasToken, setToken } from "./api.js";
-import { requestValues, showFields, typedValues } from "./form.js";
-import { vocabularyOf } from "./marks.js";
-import { exampleOf, operationsOf } from "./operations.js";
+import { exampleOf, operationsOf, ranks } from "./operations.js";
+import { vocabularyOf } from "./results.js";
 import { clearResult, run, watchDetails } from "./run.js";
 import { byId, element, radios, showText } from "./views.js";
 
 const LOADED = ["MODEL_STATE_READY", "MODEL_STATE_STALE"];
 const MAX_LABELS = 8;
+const ROWS = { lines: 7, text: 4 };
 const state = { models: [], model: null, operation: null, typed: {} };
 
 /** Load the models, and choose the one that the address names. */
@@ -72,19 +72,61 @@ async function chooseModel(chosen, operationId) {
 
 async function chooseOperation(operation) {
   state.operation = operation;
-  const { model } = state;
-  history.replaceState(null, "", `#${new URLSearchParams({ model: model.id, do: operation.id })}`);
-  const examples = operation.fields.map((field) => [field.name, exampleOf(operation, field, model)]);
+  history.replaceState(null, "", `#${new URLSearchParams({ model: state.model.id, do: operation.id })}`);
+  const examples = operation.fields.map((field) => [field.name, exampleOf(operation, field, state.model)]);
   showFields(operation, { ...Object.fromEntries(examples), ...state.typed[operation.id] }, state.models);
   clearResult();
   await submit();
 }
 
-/** Run the operation on what is typed. */
-async function submit() {
-  const { operation, model, models } = state;
-  await run(operation, requestValues(operation, models), model);
+/** Show the fields of an operation with their values by name. */
+function showFields({ fields }, values, models) {
+  const rankers = models.filter(ranks).map(({ id }) => id);
+  const make = (field) => shownField(field, values[field.name], rankers);
+  const folded = fields.filter((field) => field.isFolded).map(make);
+  const more = folded.length ? [element("details", {}, element("summary", {}, "More"), ...folded)] : [];
+  byId("fields").replaceChildren(...fields.filter((field) => !field.isFolded).map(make), ...more);
 }
+
+function shownField({ kind, name, label: title, optional, rows = ROWS[kind] }, value, rankers) {
+  const common = { id: `field-${name}`, name };
+  const text = { ...common, required: !optional, dir: "auto", autocomplete: "off" };
+  const hint = optional ? [element("span", { class: "hint" }, " (optional)")] : [];
+  const label = element("label", { for: common.id }, title, ...hint);
+  if (kind === "check") {
+    const control = element("input", { ...common, type: "checkbox" });
+    control.checked = Boolean(value);
+    return element("div", { class: "row" }, control, label);
+  }
+  const options = ["", ...rankers].map((id) => element("option", { value: id }, id || "nothing"));
+  let control;
+  if (kind === "ranker") control = element("select", common, ...options);
+  else if (kind === "line") control = element("input", { ...text, type: "text" });
+  else control = element("textarea", { ...text, rows: `${rows}` });
+  if (kind !== "ranker" || rankers.includes(value)) control.value = value ?? "";
+  return element("div", { class: "field", hidden: kind === "ranker" && !rankers.length }, label, control);
+}
+
+/** Return the values of the fields as they are typed. */
+function typedValues({ fields }) {
+  const read = ({ type, checked, value }) => (type === "checkbox" ? checked : value);
+  return Object.fromEntries(fields.map(({ name }) => [name, read(byId(`field-${name}`))]));
+}
+
+/** Return the values that a request is made of: lists for lines, references for models. Throw an error for none. */
+function requestValues(operation, models) {
+  const values = typedValues(operation);
+  for (const { name, kind, label } of operation.fields) {
+    if (kind === "ranker") values[name] = models.find(({ id }) => id === values[name])?.reference;
+    if (kind !== "lines") continue;
+    values[name] = values[name].split("\n").filter((item) => item.trim());
+    if (!values[name].length) throw new Error(`All lines of "${label}" are blank; type some text.`);
+  }
+  return values;
+}
+
+/** Run the operation on what is typed. */
+const submit = () => run(state.operation, requestValues(state.operation, state.models), state.model);
 
 /** Do something, and show its error. */
 async function attempt(action) {

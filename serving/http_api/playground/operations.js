@@ -1,8 +1,7 @@
 // What can be done with a model: fields, requests, and what is shown of the replies.
 
-import { answers, entities, masks, saidAnswer, wordOf } from "./marks.js";
-import { heatMap, mostSimilar, nearest, ranking, saidBest, vectorsOf, weights } from "./vectors.js";
-import { bars, counted, element, likely, percent, score } from "./views.js";
+import { answers, entities, heatMap, masks, nearest, ranking, vectorsOf, weights } from "./results.js";
+import { bars, element, likely, percent, score } from "./views.js";
 
 const TOP_K = 5;
 const TRUNCATE = { kind: "check", name: "truncate", label: "Truncate long texts", isFolded: true };
@@ -91,10 +90,7 @@ const OPERATIONS = [
       text: "Angela Merkel met Emmanuel Macron in Paris. Both then flew to Munich, where Siemens has its headquarters.",
     },
     calls: (values) => [{ rpc: "Tag", body: { inputs: [{ text: values.text }] } }],
-    show: ([{ results }], values, model) => [
-      counted(results[0].entities.length, "entity", "entities"),
-      ...entities(results[0], values.text, model.labels),
-    ],
+    show: ([{ results }], values, model) => entities(results[0], values.text, model.labels),
   },
   {
     id: "answer",
@@ -113,7 +109,7 @@ const OPERATIONS = [
       { rpc: "Answer", body: { inputs: [{ question, contexts: [context] }], top_k: TOP_K }, cuts: "the question" },
     ],
     texts: ({ question, context }) => [{ text: question, text_pair: context }],
-    show: ([{ results }], { context }) => [saidAnswer(results[0]), ...answers(results[0], context)],
+    show: ([{ results }], { context }) => answers(results[0], context),
   },
   {
     id: "number",
@@ -135,10 +131,7 @@ const OPERATIONS = [
       task === "token-embedding"
         ? asInputs([query, ...documents])
         : documents.map((item) => ({ text: query, text_pair: item })),
-    show: ([{ results }], { documents }) => [
-      saidBest(documents, results[0].documents),
-      ranking(documents, results[0].documents),
-    ],
+    show: ([{ results }], { documents }) => ranking(documents, results[0].documents),
   },
   {
     id: "choose",
@@ -173,10 +166,7 @@ const OPERATIONS = [
     fields: [text("text", "Text")],
     examples: { text: "The capital of France is [MASK]." },
     calls: (values) => [{ rpc: "FillMask", body: { texts: [values.text], top_k: TOP_K } }],
-    show: ([{ results }], values, model) => [
-      results[0].masks.map(({ tokens }) => wordOf(tokens[0].token, model)).join(", "),
-      ...masks(results[0], values.text, model),
-    ],
+    show: ([{ results }], values, model) => masks(results[0], values.text, model),
   },
   {
     id: "weights",
@@ -185,7 +175,7 @@ const OPERATIONS = [
     fields: [text("text", "Text")],
     examples: { text: "Wrap the loaf in a linen cloth and keep it in a wooden box." },
     calls: (values) => [{ rpc: "EmbedSparse", body: { texts: [values.text], return_tokens: true } }],
-    show: ([{ results }]) => [counted(results[0].tokens.length, "token"), weights(results[0])],
+    show: ([{ results }]) => weights(results[0]),
   },
   {
     id: "similarity",
@@ -199,7 +189,7 @@ const OPERATIONS = [
     },
     calls: ({ texts }) => [{ rpc: "Embed", body: { texts } }],
     texts: ({ texts }) => asInputs(texts),
-    show: ([reply], { texts }) => [mostSimilar(vectorsOf(reply)), ...heatMap(texts, vectorsOf(reply))],
+    show: ([reply], { texts }) => heatMap(texts, vectorsOf(reply)),
   },
   {
     id: "search",
@@ -215,8 +205,7 @@ const OPERATIONS = [
     texts: ({ query, documents }) => asInputs([query, ...documents]),
     show: ([query, texts, ranked], { documents }) => {
       const near = nearest(vectorsOf(query)[0], vectorsOf(texts));
-      const found = ranked?.results[0].documents ?? near;
-      return [saidBest(documents, found), ranking(documents, found, ranked && near)];
+      return ranking(documents, ranked?.results[0].documents ?? near, ranked && near);
     },
   },
 ];

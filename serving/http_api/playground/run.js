@@ -1,11 +1,15 @@
 // One run of an operation: its requests, their replies, and what of them is shown.
 
-import { call, getJson, hasToken } from "./api.js";
-import { LANGUAGES, snippet } from "./snippets.js";
+import { call, getJson, hasToken, pathOf } from "./api.js";
 import { byId, counted, element, onlyFirst, radios, timings } from "./views.js";
 
 const MAX_INPUTS = 30;
 const MAX_TOKENS = 500;
+const LANGUAGES = [
+  { id: "curl", title: "curl" },
+  { id: "python", title: "Python" },
+  { id: "grpc", title: "gRPC" },
+];
 
 let running = new AbortController();
 let last = null;
@@ -65,8 +69,8 @@ export function clearResult(...notes) {
 async function showTokens() {
   if (!last || !byId("tokens").open) return;
   const { model, inputs } = last;
+  const body = { model: model.reference, inputs: inputs.slice(0, MAX_INPUTS) };
   try {
-    const body = { model: model.reference, inputs: inputs.slice(0, MAX_INPUTS) };
     const { reply } = await call("Tokenize", body, running.signal);
     const shown = reply.results.flatMap(({ tokens, ids, special }) => {
       const chips = tokens.slice(0, MAX_TOKENS).map((token, index) => {
@@ -120,4 +124,48 @@ export function watchDetails() {
     showCode();
   });
   byId("copy").addEventListener("click", copy);
+}
+
+/** Return the code of calls, `{rpc, body}` each. `server` has `grpc_port` and `tls`; a token is a variable in it. */
+function snippet(language, calls, server, withToken) {
+  const target = `${location.hostname}:${server.grpc_port}`;
+  if (language === "python") return python(calls, target, server.tls, withToken);
+  const header = withToken ? [`-H "authorization: Bearer $TOKEN"`] : [];
+  const commands = calls.map(({ rpc, body }) => {
+    const data = `-d '${JSON.stringify(body).replaceAll("'", `'\\''`)}'`;
+    const parts =
+      language === "curl"
+        ? [`curl ${new URL(pathOf(rpc), document.baseURI)}`, ...header, `-H 'content-type: application/json'`, data]
+        : [`grpcurl${server.tls ? "" : " -plaintext"}`, ...header, data, `${target} bertline.v1.Encoder/${rpc}`];
+    return parts.join(" \\\n  ");
+  });
+  return commands.join("\n\n");
+}
+
+/** Return a value in Python; an object, an input of a request, as a tuple of its parts, or its only part. */
+function pythonOf(value) {
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(pythonOf).join(", ")}]`;
+  if (typeof value !== "object") return JSON.stringify(value);
+  const parts = Object.values(value).filter((part) => part !== undefined).map(pythonOf);
+  return parts.length === 1 ? parts[0] : `(${parts.join(", ")})`;
+}
+
+function python(calls, target, tls, withToken) {
+  const options = [
+    pythonOf(target),
+    ...(tls ? ["credentials=grpc.ssl_channel_credentials()"] : []),
+    ...(withToken ? [`token=os.environ["TOKEN"]`] : []),
+  ];
+  const lines = calls.map(({ rpc, body: { model, texts, inputs, labels, input_type: type, ...others } }) => {
+    const kind = type?.replace("INPUT_TYPE_", "").toLowerCase();
+    const named = Object.entries({ model: model.name, version: model.version, ...others, input_type: kind })
+      .filter(([, value]) => value !== undefined)
+      .map(([name, value]) => `${name}=${pythonOf(value)}`);
+    const given = [pythonOf(texts ?? inputs), ...(labels ? [pythonOf(labels)] : []), ...named];
+    return `    print(client.${pathOf(rpc).slice(3).replaceAll("-", "_")}(${given.join(", ")}))`;
+  });
+  const imports = [...(withToken ? ["import os", ""] : []), ...(tls ? ["import grpc"] : [])];
+  const opening = ["from bertline import Client", "", `with Client(${options.join(", ")}) as client:`];
+  return [...imports, ...opening, ...lines].join("\n");
 }

@@ -55,8 +55,8 @@ export function onlyFirst(shown, number, tag = "p") {
 }
 
 /**
- * Make a list of rows with a text, a value and a bar.
- * Items: `text`, `value` as shown, `fraction` from 0 to 1 if there is a bar, `note`, and `isChosen` for those that won.
+ * Make a list of rows with a text, a value and a bar. Items: `text`, `value` as shown, `fraction` from 0 to 1 if there
+ * is a bar, `note`, `isChosen` for those that won, and `choose` for texts that are buttons.
  */
 export function bars(items) {
   const bar = (fraction) => {
@@ -64,15 +64,17 @@ export function bars(items) {
     filled.style.inlineSize = `${100 * Math.min(1, Math.max(0, fraction))}%`;
     return element("span", { class: "bar", "aria-hidden": "true" }, filled); // readers of the screen get the number
   };
-  const rows = items.slice(0, MAX_ROWS).map(({ text, value, fraction, note, isChosen }) =>
-    element(
+  const rows = items.slice(0, MAX_ROWS).map(({ text, value, fraction, note, isChosen, choose }) => {
+    const parts = [element("bdi", {}, text), ...(note ? [element("small", {}, note)] : [])];
+    const button = { type: "button", class: "text", onclick: choose };
+    return element(
       "li",
       { class: isChosen ? "chosen" : undefined },
-      element("span", { class: "text" }, element("bdi", {}, text), ...(note ? [element("small", {}, note)] : [])),
+      choose ? element("button", button, ...parts) : element("span", { class: "text" }, ...parts),
       element("span", { class: "value" }, value),
       ...(fraction === undefined ? [] : [bar(fraction)]),
-    ),
-  );
+    );
+  });
   return element("ol", { class: "bars" }, ...rows, ...onlyFirst(rows.length, items.length, "li"));
 }
 
@@ -81,8 +83,6 @@ export const likely = (text, value, more) => ({ text, value: percent(value), fra
 
 /** Make rows of which one is chosen at a time. `choose` is called with the number of a row, at first with `chosen`. */
 export function choices(name, items, choose, chosen = 0) {
-  const rows = bars(items);
-  rows.setAttribute("aria-label", name);
   const select = (number) => {
     [...rows.children].forEach((row, index) => {
       row.classList.toggle("chosen", index === number);
@@ -90,11 +90,8 @@ export function choices(name, items, choose, chosen = 0) {
     });
     choose(number);
   };
-  [...rows.children].forEach((row, index) => {
-    const button = element("button", { type: "button", class: "text", onclick: () => select(index) });
-    button.append(...row.firstChild.childNodes);
-    row.firstChild.replaceWith(button);
-  });
+  const rows = bars(items.map((item, index) => ({ ...item, choose: () => select(index) })));
+  rows.setAttribute("aria-label", name);
   if (items.length) select(chosen);
   return rows;
 }
