@@ -151,7 +151,7 @@ def send_damaged(server, rng, count):
             assert not found.startswith(b"HTTP/1.1 5") or found.startswith((b"HTTP/1.1 504", b"HTTP/1.1 505")), found
 
 
-@pytest.mark.parametrize("count", [600, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_damaged_requests(count, server, caplog):
     """No request causes an unexpected error, and the server goes on."""
     rng = random.Random(count)

@@ -34,10 +34,10 @@ JSON = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=200)
+    | st.text(max_size=20)
     | st.sampled_from([',[{"}]\\\n' * 9, "\U0001f600" * 40, "a" * 300, "é\\" * 70]),
-    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=9), inner, max_size=8),
-    max_leaves=20,
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=9), inner, max_size=6),
+    max_leaves=8,
 )
 
 

@@ -18,7 +18,7 @@ from tests.serving.reliability import wait_until
 MIB = 2**20
 BODY = {"model": {"name": "embedder"}, "texts": ["the cat"]}
 LARGE = BODY | {"texts": ["the cat " * 2500], "truncate": True}
-LONG = {"model": {"name": "embedder"}, "inputs": [{"text": "the cat " * 30_000}] * 4}
+LONG = {"model": {"name": "embedder"}, "inputs": [{"text": "the cat " * 16_000}] * 4}
 
 
 @pytest.fixture
@@ -90,23 +90,16 @@ def test_small_replies_wait_for_memory(server, patient):
         assert result.result().status == 200
 
 
-def test_memory_that_stays_used(server, monkeypatch):
-    """A small request is refused if there is no memory for some time."""
-    monkeypatch.setattr("serving.core.request_memory.WAIT_S", 0.2)
+@pytest.mark.parametrize(("body", "wait_s"), [(BODY, 0.2), (LARGE, 0)])
+def test_memory_that_stays_used(body, wait_s, server, monkeypatch):
+    """A small request is refused if there is no memory for some time, one of more than 16 KiB immediately."""
+    monkeypatch.setattr("serving.core.request_memory.WAIT_S", wait_s or 60)
     with full(server):
         started_s = time.monotonic()
-        reply = post(server, "/v1/embed", BODY)
+        reply = post(server, "/v1/embed", body)
 
-        assert time.monotonic() - started_s > 0.2
+        assert wait_s <= time.monotonic() - started_s < 30
     assert (reply.status, reply.error["reason"], reply.headers["retry-after"]) == (429, "NO_MEMORY", "1")
-
-
-def test_large_requests_do_not_wait(server, patient):
-    """A request of more than 16 KiB is refused immediately."""
-    with full(server):
-        reply = post(server, "/v1/embed", LARGE)
-
-    assert (reply.status, reply.error["reason"]) == (429, "NO_MEMORY")
 
 
 def test_a_client_that_hangs_up_stops_waiting(server, patient):
@@ -120,18 +113,6 @@ def test_a_client_that_hangs_up_stops_waiting(server, patient):
         wait_for_waiting(budget, 0)
 
 
-def test_few_calls_wait(server, patient, monkeypatch):
-    """Calls beyond the limit of those that wait are refused immediately."""
-    monkeypatch.setattr("serving.core.request_memory.MAX_WAITING", 1)
-    with ThreadPoolExecutor(1) as threads:
-        with full(server) as budget:
-            waiting = threads.submit(post, server, "/v1/embed", BODY)
-            wait_for_waiting(budget, 1)
-
-            assert post(server, "/v1/embed", BODY).status == 429
-        assert waiting.result().status == 200
-
-
 def test_health_needs_no_memory(server, patient):
     """Health checks are answered while all memory is used."""
     with full(server):
@@ -139,7 +120,7 @@ def test_health_needs_no_memory(server, patient):
 
 
 def test_burst_of_small_requests_is_answered(embedder, patient):
-    """A burst of a thousand requests on separate connections is answered, also with little memory."""
+    """A burst of hundreds of requests on separate connections is answered, also with little memory."""
     body = json.dumps(BODY | {"texts": ["the cat"] * 4}).encode()
 
     async def ask(port):
@@ -150,10 +131,10 @@ def test_burst_of_small_requests_is_answered(embedder, patient):
         return status
 
     async def ask_all(port):
-        return Counter(await asyncio.gather(*(ask(port) for _ in range(1000))))
+        return Counter(await asyncio.gather(*(ask(port) for _ in range(400))))
 
     with serve(embedder, http_port=0, max_request_bytes=MIB, buffer_bytes=4 * MIB, max_queue_s=1000) as running:
-        assert asyncio.run(ask_all(port_of(running))) == {b"HTTP/1.1 200 OK\r\n": 1000}
+        assert asyncio.run(ask_all(port_of(running))) == {b"HTTP/1.1 200 OK\r\n": 400}
 
 
 def test_a_client_that_does_not_read(embedder):
@@ -172,24 +153,17 @@ def test_a_client_that_does_not_read(embedder):
 def test_a_client_that_reads_slowly(embedder):
     """A client that reads a few bytes now and then keeps its reply, until others need the memory."""
     body = json.dumps(LONG).encode()
-    limits = {"keepalive_timeout_s": 0.5, "buffer_bytes": 32 * MIB}
-    with serve(embedder, http_port=0, **limits) as running, slow_connection(running) as connection:
+    with serve(embedder, http_port=0, keepalive_timeout_s=0.5) as running, slow_connection(running) as connection:
         budget = running.server._budget
         connection.sendall(head_for("/v1/tokenize", body) + body)
         wait_until(lambda: budget.reserved_bytes > 5 * len(body), "the reply is not counted")
-        ends = time.monotonic() + 1.5
+        ends = time.monotonic() + 0.8
         while time.monotonic() < ends:
             assert connection.recv(1000)
             time.sleep(0.01)
         assert budget.reserved_bytes > 5 * len(body)
 
-        statuses = []
-
-        def is_free():
-            statuses.append(post(running, "/v1/tokenize", LONG).status)
-            return statuses[-1] == 200
-
-        wait_until(is_free, "the reply stays in memory")
-        assert set(statuses) <= {200, 429}
+        running.loop.call_soon_threadsafe(budget.add, "other", budget.free_bytes)
+        wait_until(lambda: post(running, "/v1/embed", BODY).status == 200, "the reply stays in memory")
         with suppress(ConnectionError):
             read_all(connection)

@@ -26,19 +26,42 @@ def health(server, authority, certificate=None):
         connection.close()
 
 
-def test_renewal(embedder, authority, stranger, tmp_path):
-    """Clients that trust the certificate are answered; a renewed one is used without a restart."""
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch):
+    """Look at the files often."""
+    monkeypatch.setattr("serving.core.credentials.CHECK_S", 0.1)
+
+
+def test_one_certificate_after_another(embedder, authority, stranger, tmp_path):
+    """Clients that trust the certificate are answered; a renewed one is used without a restart.
+
+    A connection answers one request after another, replies of megabytes arrive whole, and plain text is refused.
+    """
     first, second = authority.sign("first"), authority.sign("second")
     files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
-    for name, source in (("tls_cert", first.path), ("tls_key", first.key)):
-        shutil.copy(source, files[name])
+    body = json.dumps({"inputs": "the cat " * 10_000}).encode()
+
+    def use(certificate):
+        for name, source in (("tls_cert", certificate.path), ("tls_key", certificate.key)):
+            shutil.copy(source, files[name])
+
+    use(first)
     with serve(embedder, http_port=0, **files) as running:
         assert running.server.ready().http_url == f"https://127.0.0.1:{port_of(running)}"
         assert health(running, authority) == (200, "first")
         with pytest.raises(ssl.SSLError):
             health(running, stranger)
-        for name, source in (("tls_cert", second.path), ("tls_key", second.key)):
-            shutil.copy(source, files[name])
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            send(running, "GET", "/health")
+        context = ssl.create_default_context(cafile=authority.path)
+        connection = http.client.HTTPSConnection("127.0.0.1", port_of(running), context=context, timeout=30)
+        for _ in range(2):
+            connection.request("POST", "/tei/embedder/tokenize", body)
+            assert len(json.loads(connection.getresponse().read())[0]) == 20_002
+            connection.request("GET", "/health")
+            assert connection.getresponse().read() == b'{"status":"ok"}'
+        connection.close()
+        use(second)
         wait_until(lambda: health(running, authority)[1] == "second", "the old certificate stays in use")
 
 
@@ -64,20 +87,3 @@ def test_renewed_authorities(embedder, authority, stranger, tmp_path):
         wait_until(lambda: is_answered(other), "renewed authorities are not in use")
 
         assert not is_answered(client)
-
-
-def test_many_requests_and_large_replies(embedder, authority):
-    """A connection answers one request after another, replies of megabytes arrive whole, and plain text is refused."""
-    certificate = authority.sign("server")
-    body = json.dumps({"inputs": "the cat " * 10_000}).encode()
-    with serve(embedder, http_port=0, tls_cert=certificate.path, tls_key=certificate.key) as running:
-        context = ssl.create_default_context(cafile=authority.path)
-        connection = http.client.HTTPSConnection("127.0.0.1", port_of(running), context=context, timeout=30)
-        for _ in range(3):
-            connection.request("POST", "/tei/embedder/tokenize", body)
-            assert len(json.loads(connection.getresponse().read())[0]) == 20_002
-            connection.request("GET", "/health")
-            assert connection.getresponse().read() == b'{"status":"ok"}'
-        connection.close()
-        with pytest.raises((http.client.HTTPException, ConnectionError)):
-            send(running, "GET", "/health")

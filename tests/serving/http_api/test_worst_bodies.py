@@ -1,7 +1,6 @@
 """Bodies of the maximum size in the worst shapes, on every route of openapi.json: neither time nor memory."""
 
 import gzip
-import json
 import random
 import re
 import threading
@@ -114,7 +113,7 @@ def test_worst_bodies(every, server, routes):
     """Each is refused in one line, soon, or answered; the event loop goes on, and memory stays bounded."""
     rng, wrong = random.Random(0), []
     assert len(routes) > 25
-    for path, fields in routes.items():
+    for path, fields in routes.items() if every else rng.sample(sorted(routes.items()), 10):
         found = list(bodies(fields, rng))
         for name, make in found if every else rng.sample(found, 1):
             body = make()
@@ -137,12 +136,13 @@ def test_worst_bodies(every, server, routes):
 def test_memory_is_given_back(server):
     """Nothing of refused bodies stays, also not in cycles that wait for the garbage collector."""
     body = full(b'{"inputs":[', b'{"text":"a"}', b"]}")
-    for _ in range(3):
+    numbers = full(b'{"inputs":[', b"1", b"]}")
+    for _ in range(2):
         post(server, "/v1/classify", body)
     before = resident_bytes()
-    for _ in range(20):
+    for _ in range(5):
         assert post(server, "/v1/classify", body).status == 400
-        assert post(server, "/v2/models/embedder/infer", json.dumps({"inputs": [1] * 500_000}).encode()).status == 400
+        assert post(server, "/v2/models/embedder/infer", numbers).status == 400
 
     assert resident_bytes() - before < 32 * 2**20
     assert not server.server._budget.reserved_bytes

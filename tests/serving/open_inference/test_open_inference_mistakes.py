@@ -45,12 +45,6 @@ def both_contents():
     return request
 
 
-def wrong_contents():
-    request = infer_request("embedder", text=["cat"], typed=True)
-    request.inputs[0].contents.int64_contents.append(1)
-    return request
-
-
 MISTAKES = {
     "no model": (
         infer_request("", text=["cat"]),
@@ -58,27 +52,18 @@ MISTAKES = {
     ),
     "missing input": (infer_request("reader", question=["who"]), "inputs: `context` is missing"),
     "unknown input": (infer_request("embedder", image=["a\nb"]), "inputs[0].name: unknown: `image` (this model takes"),
-    "line feed": (infer_request("embedder", **{"a\nb": ["c"]}), "inputs[0].name: unknown: `a\\nb`"),
-    "twice": (
-        pb.ModelInferRequest(model_name="embedder", inputs=2 * list(infer_request("", text=[], typed=True).inputs)),
-        "inputs[1].name: `text` is listed twice",
-    ),
     "texts and ids": (
         infer_request("embedder", text=["a"], input_ids=IDS),
         "inputs: texts and token ids together; send one",
     ),
-    "numbers as text": (infer_request("embedder", text=np.array([1])), "`text` must be BYTES: `INT64`"),
     "rank": (infer_request("embedder", text=[["a", "b"]]), "inputs[0].shape: `text` must have the shape [n]: `[1, 2]`"),
     "negative": (text_request(shape=[-2]), f"inputs[0].shape: an axis must be from 0 to {2**31 - 1}: `[-2]`"),
     "shape": (text_request(shape=[3]), "raw_input_contents[0]: `2` elements, but the shape [3] needs 3"),
     "large shape": (text_request(shape=[2**31 - 1]), f"too many inputs: `{2**31 - 1}` (maximum `8192`)"),
     "many axes": (text_request(shape=[127] * 30_000), "inputs[0].shape: too many axes: `30000` (maximum `2`)"),
     "cut off": (with_raw(with_lengths([b"cat", b"dog"])[:-1]), "raw_input_contents[0]: element 1 is cut off"),
-    "raw for none": (with_raw(b"", b""), "raw_input_contents: `2` entries for 1 inputs"),
     "both contents": (both_contents(), "inputs[0].contents: not together with raw_input_contents"),
-    "wrong contents": (wrong_contents(), "inputs[0].contents: BYTES goes into bytes_contents, not int64_contents"),
     "not UTF-8": (with_raw(with_lengths([b"cat", b"\xff"])), "text[1]: not UTF-8"),
-    "long question": (infer_request("reader", question=["who " * 7], context=["cat"]), "question[0]: text too long"),
     "numbers differ": (
         infer_request("reader", question=["who"], context=["cat", "dog"]),
         "inputs: different numbers of elements: 1 of `question`, 2 of `context`",
@@ -95,22 +80,10 @@ MISTAKES = {
         infer_request("embedder", text=["cat"], parameters={"input_type": "question"}),
         "parameters[input_type]: must be query or document: `question`",
     ),
-    "parameters of ids": (
-        infer_request("embedder", input_ids=IDS, parameters={"truncate": True}),
-        "parameters: unknown: `truncate` (parameters for these inputs: none)",
-    ),
     "top_k": (infer_request("filler", text=["[MASK]"], parameters={"top_k": 0}), "parameters[top_k]: must be a whole"),
     "shared memory": (with_parameter(shared_memory_region="inputs"), "inputs[0].parameters: unknown: `shared_memory_"),
     "no rows": (infer_request("embedder", input_ids=IDS[:0]), "input_ids: empty: shape [0, 4]"),
-    "bytes of ids": (
-        with_raw(b"\1" * 63, input_ids=IDS),
-        "raw_input_contents[0]: `63` bytes, but the shape [2, 4] needs 64",
-    ),
     "vocabulary": (infer_request("embedder", input_ids=IDS + 22), "input_ids[0][1]: must be from 0 to 27: `30`"),
-    "types": (
-        infer_request("embedder", input_ids=IDS, token_type_ids=IDS),
-        "token_type_ids[0][0]: must be from 0 to 1: `2`",
-    ),
     "shapes differ": (
         infer_request("embedder", input_ids=IDS, attention_mask=MASK[:1]),
         "attention_mask: shape `[1, 4]` differs from that of input_ids, `[2, 4]`",
@@ -177,7 +150,7 @@ tensors = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     model=st.sampled_from(["embedder", "classifier", "reader", "filler"]),
     inputs=st.lists(tensors, max_size=3),
