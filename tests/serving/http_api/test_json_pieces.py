@@ -94,18 +94,13 @@ def test_mistakes_of_pieces(texts, mistake, rng, piece_bytes):
         (b'{"a": 1, "b": "' + b"a" * 500 + b'", "c": [1, 2 3]}', "expected `,` or `]` at line 1 column 530"),
         (b'{"a": 1, "b": "' + b"a" * 500 + b'", "a": 2}', 'detected duplicate key "a"'),
         (b'{"a": "' + b"a" * 500, "EOF while parsing a string"),
-        (b'{"a": "' + b"a" * 500 + b'"', "EOF while parsing an object"),
         (b'{"a": [' + b"1," * 500 + b"1}", "expected `,` or `]`"),
-        (b'{"a": [' + b"1," * 500 + b"1]} {}", "trailing characters"),
         (b'{"' + b"a" * 500 + b'": 1}', "a key of more than"),
         (b'{"a":' + b" " * 500 + b"1}", "without a text or a comma"),
-        (b"[" * 500, "without a text or a comma"),
         (b'"' + b"a" * 500 + b'"', "must be a JSON object"),
         (b'"' + b"a" * 500 + b'"{"a": 1}', "must be a JSON object"),
         (b'{"a": [' + b" " * 60 + b" , 1" + b" " * 90 + b"]}", "expected value at line 1 column 69"),
-        (b'{ , "a": "' + b"a" * 500 + b'"}', "key must be a string"),
         (b'{"a": "a' + b"\x80" * 500 + b'"}', "invalid unicode code point"),
-        (b'{"a": "' + b"\xf0\x9f\x98" * 500 + b'"}', "invalid unicode code point"),
     ],
 )
 def test_messages_of_pieces(body, message, monkeypatch):

@@ -92,25 +92,16 @@ def test_infer(server, references):
     ("path", "body", "status", "message"),
     [
         ("none", {"inputs": [INPUT]}, 404, "does not exist"),
-        ("embedder", {}, 400, "inputs: missing"),
         ("embedder", {"inputs": [INPUT | {"shape": [2**70]}]}, 400, "inputs[0].shape"),
         ("embedder", {"inputs": [INPUT | {"data": ["a", 1]}]}, 400, "element 1 is no text"),
         ("embedder", {"inputs": [INPUT | {"data": None}]}, 400, "needs either"),
         ("embedder", {"inputs": [INPUT | {"data": [[[["a"]]]]}]}, 400, "nested too deeply"),
-        ("embedder", {"inputs": [INPUT | {"datatype": "FP7"}]}, 400, "inputs[0].datatype"),
-        ("embedder", {"inputs": [INPUT], "parameters": {"top_k": 2**70}}, 400, "too large"),
         ("embedder", {"inputs": [INPUT], "parameters": {"top_k": [1]}}, 400, "must be a text, a number"),
         (
             "embedder",
             {"inputs": [{"name": "input_ids", "shape": [1, 1], "datatype": "INT64", "data": [2**70]}]},
             400,
             "too large for INT64",
-        ),
-        (
-            "embedder",
-            {"inputs": [{"name": "input_ids", "shape": [1, 1], "datatype": "INT64", "data": [1.5]}]},
-            400,
-            "element 0 is no INT64",
         ),
     ],
 )

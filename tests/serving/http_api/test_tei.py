@@ -202,16 +202,7 @@ def test_the_only_model_answers(tmp_path):
     ("path", "body", "status", "kind", "message"),
     [
         ("/embed", {}, 400, "Validation", "inputs: missing"),
-        ("/embed", {"inputs": [1]}, 400, "Validation", "inputs: must be a text or a list of texts"),
-        ("/embed", {"inputs": "a", "truncation_direction": "Left"}, 400, "Validation", "truncation_direction"),
         ("/embed_sparse", {"inputs": "a", "normalize": True}, 400, "Validation", "normalize: unknown field"),
-        (
-            "/embed_all",
-            {"inputs": "the " * 20},
-            400,
-            "Validation",
-            "`23` tokens (maximum `16`); shorten it or set `trunc",
-        ),
         ("/predict", {"inputs": ["a", "b", "c"]}, 400, "Validation", "inputs: must be"),
         ("/tei/none/embed", {"inputs": "a"}, 404, "Backend", "`none` does not exist"),
         ("/tei/reader", {"inputs": "a"}, 400, "Validation", "TEI knows"),

@@ -11,8 +11,7 @@ from serving.core.codec_pool import SMALL_BYTES
 from serving.core.models import Models, Version
 from serving.open_inference import tensors
 from serving.open_inference.service import METHODS
-from serving.open_inference.task_tensors import TASK_TENSORS
-from tasks import TASKS, settings_from_dict
+from tasks import settings_from_dict
 from tasks.classification import ClassificationExample
 from tasks.features import collate
 from tests.serving.conftest import serve
@@ -73,14 +72,17 @@ def test_embedding(server, parameters, fields):
 
 
 def test_a_default_prompt(variants):
-    """Without `prompt_name` texts get the model's default prompt, and with an empty one none."""
-    plain, prompted = (infer(variants, name, text=TEXTS)["embedding"] for name in ("plain", "asking"))
+    """Without `prompt_name` texts get the default prompt of the highest version, and with an empty one none."""
+    reply = stub(variants, "ModelInfer")(infer_request("plain", text=TEXTS))
+    plain, prompted = arrays(reply)["embedding"], infer(variants, "asking", text=TEXTS)["embedding"]
     bare = infer(variants, "asking", text=TEXTS, parameters={"prompt_name": ""})["embedding"]
     named = infer(variants, "plain", text=TEXTS, parameters={"prompt_name": "query"})["embedding"]
 
     np.testing.assert_allclose(prompted, named, rtol=1e-6)
     np.testing.assert_allclose(bare, plain, rtol=1e-6)
     assert np.abs(prompted - plain).max() > 1e-3
+    assert reply.model_version == "10"  # the highest by number
+    assert list(call(variants, "ModelMetadata", name="plain").versions) == ["9", "10"]
 
 
 def test_classification(server):
@@ -309,14 +311,6 @@ def test_server_metadata_and_repository_index(server):
     ]
 
 
-def test_highest_version(variants):
-    """Without a version the highest by number computes, and metadata lists all."""
-    reply = stub(variants, "ModelInfer")(infer_request("plain", text=["cat"]))
-
-    assert reply.model_version == "10"
-    assert list(call(variants, "ModelMetadata", name="plain").versions) == ["9", "10"]
-
-
 def test_readiness(embedder):
     """Until the models are loaded, nothing is ready and other calls are UNAVAILABLE; later, versions are one by one.
 
@@ -379,11 +373,6 @@ def test_large_replies_do_not_stall_others(server, monkeypatch, num_rows, thread
 
     assert infer(server, "filler", typed=True, input_ids=rows)["logits"].shape == (num_rows, 32, len(VOCAB))
     assert made_in[0].name.startswith("codec") == (thread == "codec")
-
-
-def test_every_task_has_tensors():
-    """Each task has tensors."""
-    assert TASK_TENSORS.keys() == TASKS.keys()
 
 
 def test_regression_and_multiple_choice(server):

@@ -10,7 +10,7 @@ pytestmark = IN_BROWSER
 
 
 def test_tokens_are_shown(visit, small):
-    """Opened, the tokens of the text are shown with their ids, and follow the next run."""
+    """Opened, the tokens of the text are shown with their ids, and follow the next run, also those of any label."""
     page = visit(small, "#model=classifier&do=labels")
     page.wait()
     page.page.click("#tokens summary")
@@ -21,18 +21,12 @@ def test_tokens_are_shown(visit, small):
 
     assert page.texts(".tokens bdi")[:4] == ["[CLS]", "the", "cat", "##s"]
     assert page.texts(".tokens small")[0] == "2"
-
-
-def test_labels_are_put_into_the_sentence_as_they_are(visit, small):
-    """A label with characters that JavaScript gives a meaning in replacements stays as it is."""
-    page = visit(small, "#model=classifier&do=own-labels")
-    page.wait()
+    page.open("classifier", "own-labels")
     page.page.click("#tokens summary")
     page.page.wait_for_selector(".tokens li")
     page.page.fill("#field-labels", "$& and $$\nother")
     with page.page.expect_request("**/v1/tokenize") as request:
         page.page.click("#run")
-
     assert request.value.post_data_json["inputs"][0]["text_pair"] == "This example is about $& and $$."
 
 

@@ -28,6 +28,7 @@ def test_every_file_is_served(server):
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.headers["referrer-policy"] == "no-referrer"
         assert reply.headers["cache-control"] == "no-cache"
+    assert post(server, "/", {"inputs": "the cat"}).status == 200  # TEI's route at the same path
     assert send(server, "GET", "/").data == (FOLDER / "index.html").read_bytes()
     assert send(server, "HEAD", "/").headers["content-length"] == str((FOLDER / "index.html").stat().st_size)
 
@@ -86,16 +87,11 @@ def test_other_files_are_not_there(server, path):
     assert reply.error["reason"] == "METHOD_NOT_FOUND"
 
 
-def test_the_address_of_the_page_has_its_other_route(server):
-    """TEI's route at the same path still answers."""
-    assert post(server, "/", {"inputs": "the cat"}).status == 200
-
-
-def test_the_page_needs_no_token(all_tasks, tmp_path):
+def test_the_page_needs_no_token(embedder, tmp_path):
     """The page is there without a token, so that one can be entered; what it knows of the server is not."""
     tokens = tmp_path / "tokens"
     tokens.write_text("a-token")
-    with serve(all_tasks[0], http_port=0, tokens_file=tokens) as running:
+    with serve(embedder, http_port=0, tokens_file=tokens) as running:
         pages = [send(running, "GET", path) for path in ("/", "/playground/app.js")]
         refused = [send(running, "GET", "/playground/server"), post(running, "/v1/list-models", {})]
         answered = send(running, "GET", "/playground/server", authorization="Bearer a-token")
@@ -103,12 +99,6 @@ def test_the_page_needs_no_token(all_tasks, tmp_path):
     assert [reply.status for reply in pages] == [200, 200]
     assert [reply.status for reply in refused] == [401, 401]
     assert answered.json() == {"grpc_port": running.server.port, "tls": False}
-
-
-def test_the_page_waits_for_the_models(all_tasks):
-    """Before the server serves, the page is refused like other routes."""
-    with serve(all_tasks[0], http_port=0, load=False) as running:
-        assert send(running, "GET", "/").status == 503
 
 
 def test_the_ready_line_names_the_page(server):

@@ -44,6 +44,7 @@ def test_search_ranks_lines(visit, shipped):
     page.run(query="Who makes music?", documents="The train is late.\n\nA band plays songs.\nOnions are sliced.")
     assert page.texts(".bars small")[0] == "text 2"
     by_vectors = page.texts(".bars bdi")
+    assert page.texts("#field-ranker option") == ["nothing", "answer"]
     page.page.select_option("#field-ranker", "answer")
     page.run()
 
@@ -51,17 +52,6 @@ def test_search_ranks_lines(visit, shipped):
     assert sorted(page.texts(".bars bdi")) == sorted(by_vectors)
     assert all("by vectors" in note for note in page.texts(".bars small"))
     assert page.texts("#timings .hint") == ["3 requests, times added up"]
-
-
-def test_vectors_of_tokens_rank_the_search(visit, small):
-    """A model of vectors of tokens is among those that a search may be ranked with."""
-    page = visit(small, "#model=embedder&do=search")
-    page.wait()
-
-    assert page.texts("#field-ranker option") == ["nothing", "matcher", "reader", "scorer"]
-    page.page.select_option("#field-ranker", "matcher")
-    page.run()
-    assert all("by vectors" in note for note in page.texts(".bars small"))
 
 
 def test_weights_of_tokens(visit, small):
