@@ -22,7 +22,6 @@ from serving.core.request_memory import RequestMemory
 from serving.core.service import InferenceService
 from serving.core.steps import Answer as Proceed
 from serving.core.steps import CountCalls, Guards, NotifyObservers, ReadHeaders
-from serving.endpoints.rerank import Rerank
 from serving.http_api import open_inference, openai, rerank, rpc
 from serving.http_api.connection import HttpFront
 from serving.http_api.exchange import DisconnectedError, HttpReply, Operation, Receive, Request, Scope, own_error
@@ -174,7 +173,7 @@ def all_operations(
         *([metrics_route(registry)] if registry else []),
         *openai.operations(service),
         *rpc.operations(service),
-        *rerank.operations(service, rpc.json_method(service, Rerank.name)),
+        *rerank.operations(service),
         *open_inference.operations(protocol),
         *TeiRoutes(service, max_request_bytes).operations(),
     ]

@@ -36,13 +36,12 @@ CREATED = 0
 """Time of creation of every model: manifests hold none."""
 OWNER = "bertline"
 FORMATS = {
-    "float": pb.VECTOR_FORMAT_UNSPECIFIED,
-    "float16": pb.VECTOR_FORMAT_FLOAT16,
-    "int8": pb.VECTOR_FORMAT_INT8,
-    "ubinary": pb.VECTOR_FORMAT_BINARY,
+    "float": (pb.VECTOR_FORMAT_UNSPECIFIED, "<f4"),
+    "float16": (pb.VECTOR_FORMAT_FLOAT16, "<f2"),
+    "int8": (pb.VECTOR_FORMAT_INT8, "i1"),
+    "ubinary": (pb.VECTOR_FORMAT_BINARY, "u1"),
 }
-"""Values of `output_dtype`."""
-_DTYPES = {"float": "<f4", "float16": "<f2", "int8": "i1", "ubinary": "u1"}
+"""Values of `output_dtype`: format of the RPC, and numpy's type of the numbers."""
 
 
 def openai_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
@@ -75,29 +74,15 @@ class EmbeddingsRequest(Fields):
     user: str | None = None
     """Ignored: the server keeps no record of end users."""
 
-    @property
-    def has_texts(self) -> bool:
-        """True for texts, False for token ids."""
-        return isinstance(self.input[0], str)
-
-    def message(self) -> pb.EmbedRequest:
-        """Return the message of the request, without token ids.
-
-        Raises:
-            InvalidRequestError: when a field has no effect on token ids.
-        """
-        texts: list[str] = []
-        if self.has_texts:
-            texts = cast(list[str], self.input)
-        elif field := next((name for name in ("prompt_name", "input_type") if getattr(self, name)), None):
-            raise invalid_field(field, "token ids get no prompt; send texts, or put its tokens before")
+    def message(self, texts: Sequence[str]) -> pb.EmbedRequest:
+        """Return the message of the request for texts; without any for token ids."""
         kind = None
         if self.input_type is not None:
             kind = pb.INPUT_TYPE_QUERY if "query" in self.input_type else pb.INPUT_TYPE_DOCUMENT
         return pb.EmbedRequest(
             model=model_reference(self.model),
             texts=texts,
-            format=FORMATS[self.output_dtype],
+            format=FORMATS[self.output_dtype][0],
             dimensions=self.dimensions,
             normalize=self.output_dtype == "int8" or None,  # of vectors of length 1 only
             prompt_name=self.prompt_name,
@@ -111,10 +96,11 @@ def operations(service: InferenceService) -> Iterator[Operation]:
     def read(data: bytes, values: dict[str, Any]) -> tuple[EmbeddingsRequest, Embed, BuiltRequest]:
         fields = validated(values, EmbeddingsRequest)
         service.limits.check_count(len(fields.input), field="input")
-        message = fields.message()
-        if fields.has_texts:
-            return fields, Embed(), BuiltRequest(message)
-        return fields, EmbedTokenIds(cast(list[list[int]], fields.input)), BuiltRequest(message, data)
+        if isinstance(fields.input[0], str):
+            return fields, Embed(), BuiltRequest(fields.message(cast(list[str], fields.input)))
+        if field := next((name for name in ("prompt_name", "input_type") if getattr(fields, name)), None):
+            raise invalid_field(field, "token ids get no prompt; send texts, or put its tokens before")
+        return fields, EmbedTokenIds(cast(list[list[int]], fields.input)), BuiltRequest(fields.message([]), data)
 
     async def embeddings(request: Request) -> HttpReply:
         fields, endpoint, built = await request.read(partial(read, request.data))
@@ -146,7 +132,7 @@ def _model(name: str) -> dict[str, Any]:
 def _embeddings(data: bytes, dtype: str, encoding: str) -> bytes:
     """Return a serialised EmbedReply as OpenAI's JSON."""
     reply = pb.EmbedReply.FromString(data)
-    vectors = np.frombuffer(reply.vectors, _DTYPES[dtype]).reshape(len(reply.num_tokens), -1)
+    vectors = np.frombuffer(reply.vectors, FORMATS[dtype][1]).reshape(len(reply.num_tokens), -1)
     items = (
         {
             "object": "embedding",

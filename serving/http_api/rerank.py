@@ -21,7 +21,7 @@ from serving.endpoints.wire import BuiltRequest
 from serving.http_api.exchange import HttpReply, Operation, Request, message_of, own_error
 from serving.http_api.fields import Fields, model_reference, named_as, validated
 from serving.http_api.json_pieces import join, list_parts, object_parts
-from serving.http_api.rpc import JsonMethod, rpc_request
+from serving.http_api.rpc import json_method, rpc_request
 
 NAMES = {
     "inputs[0].query": "query",
@@ -87,14 +87,9 @@ def rerank_message(model: pb.ModelRef, query: str, texts: Sequence[str], **optio
     return pb.RerankRequest(model=model, inputs=[pb.RerankInput(query=query, documents=texts)], **options)
 
 
-def operations(service: InferenceService, answer_rpc: JsonMethod) -> Iterator[Operation]:
-    """Yield the routes.
-
-    Args:
-        service: answers requests.
-        answer_rpc: answers a request of the RPC.
-    """
-    endpoint = Rerank()
+def operations(service: InferenceService) -> Iterator[Operation]:
+    """Yield the routes."""
+    endpoint, answer_rpc = Rerank(), json_method(service, Rerank.name)
 
     def read(values: dict[str, Any]) -> tuple[RerankFields, BuiltRequest]:
         fields = validated(values, RerankFields)
