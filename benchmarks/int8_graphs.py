@@ -33,7 +33,7 @@ from export.calibrate import calibrate
 from export.evaluation_set import ExportData
 from export.graph import build_graph
 from export.network import Network, Weights
-from export.optimum_export.model import quiet
+from export.optimum_export.exporter import quiet
 from export.session import graph_run
 from export.source import read_source
 from export.targets import targets_for

@@ -87,9 +87,6 @@ def most_likely(task: AnyTask, outputs: Sequence[Outputs]) -> list[object]:
     """Return the most likely label of each sequence, or of each of its tokens, without decoding; empty for numbers.
 
     For multi-label models: for each label whether it is selected.
-
-    Args:
-        outputs: of each sequence of an example.
     """
     if not compares(task, scored=False):
         return []

@@ -83,8 +83,6 @@ def calibrate(
     """Return the range of each layer's input, by the layer's name.
 
     Args:
-        model: network to observe.
-        task: task of the network.
         features: a few hundred typical sequences; empty for no ranges.
         layers: names as in `Network.layers`.
         smoothing_factors: as in `Network.smoothing_factors`.

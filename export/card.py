@@ -23,12 +23,7 @@ _DATA = {"evaluated_on": "Evaluated on", "calibrated_on": "Calibrated on"}
 
 
 def render(manifest: Manifest, num_bytes: int, mask: str = MASK) -> str:
-    """Return the text of `README.md`.
-
-    Args:
-        num_bytes: size of the graph with its weights.
-        mask: mask token of the tokenizer.
-    """
+    """Return the text of `README.md`."""
     provenance, task = manifest.provenance, manifest.task
     record = training_record(task, provenance["training"], settings=manifest.settings)
     data = provenance.get("data", {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,11 +84,7 @@ class EvaluationSet:
         return replace(self, score=metric_first)
 
     def select(self, indices: Sequence[int], **changes: Any) -> EvaluationSet:
-        """Return some of the examples.
-
-        Args:
-            changes: other values of fields.
-        """
+        """Return some of the examples."""
         parts = {
             name: [getattr(self, name)[index] for index in indices] for name in ("examples", "locations", "windows")
         }
@@ -188,7 +185,7 @@ class ExportData:
         """
         name = f"{len(indices):,} examples of {', '.join(source_names(self.dev))}, {remark}"
         found = evaluation_set.select(indices, name=name, task=task)
-        found = replace(found, score=lambda predictions: task.score(found.examples, predictions))
+        found = replace(found, score=partial(task.score, found.examples))
         return found.with_metric(self.metric) if self.metric else found
 
     def with_calibration(self, task: AnyTask) -> tuple[EvaluationSet, list[Features], str]:
@@ -234,11 +231,7 @@ class ExportData:
         return labelled(task, self.train, columns, max_examples=self.num_calibration, scored=False).features
 
     def record(self, evaluation_set: EvaluationSet, calibrated_on: Sequence[Features]) -> dict[str, Any]:
-        """Return the manifest's record of the data: descriptions, and SHA-256 of the files.
-
-        Args:
-            calibrated_on: sequences used to calibrate.
-        """
+        """Return the manifest's record of the data: descriptions, and SHA-256 of the files."""
         texts = (self.texts,) if self.texts else ()
         evaluated_on: dict[str, Any] = {"description": evaluation_set.name, "files": _digests(self.dev or texts)}
         if evaluation_set.num_truncated:
@@ -275,32 +268,27 @@ def labelled(
     files = ", ".join(source_names(paths))
     if compares_pairs(task):
         available = read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
-        pairs = available.sample(max_examples)
-        _check_labels_vary(pairs, files)
-        found = evaluate_pairs(task, pairs)
-        locations = [_without_folder(place, paths) for place in found.examples.locations]
-        windows = encode_examples(found.task, found.examples)
-        name = f"{_count(pairs, available)} pairs of {files}"
-        return EvaluationSet(name, found.task, found.examples, locations, windows, found.score)
-    passage = min(MAX_PASSAGE_TOKENS, task.tokenizer.single.capacity(task.settings.max_seq_length))
-    available = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage)
-    examples = available.sample(max_examples)
-    check_kind(task, examples)
-    try:
-        check_labels(task, examples)
-    except ValueError as error:
-        raise ValueError(f"{error} (rename labels with --labels, in the order of the logits)") from error
-    if scored and isinstance(task, Regression):
-        _check_labels_vary(examples, files)
-    windows = encode_examples(task, examples)
-    return EvaluationSet(
-        name=f"{_count(examples, available)} examples of {files}",
-        task=task,
-        examples=examples,
-        locations=[_without_folder(place, paths) for place in examples.locations],
-        windows=windows,
-        score=lambda predictions: task.score(examples, predictions),
-    )
+        sampled = available.sample(max_examples)
+        _check_labels_vary(sampled, files)
+        found = evaluate_pairs(task, sampled)
+        task, examples, score, kind = found.task, found.examples, found.score, "pairs"
+    else:
+        length = min(MAX_PASSAGE_TOKENS, task.tokenizer.single.capacity(task.settings.max_seq_length))
+        available = read_examples(
+            task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=length
+        )
+        sampled = examples = available.sample(max_examples)
+        check_kind(task, examples)
+        try:
+            check_labels(task, examples)
+        except ValueError as error:
+            raise ValueError(f"{error} (rename labels with --labels, in the order of the logits)") from error
+        if scored and isinstance(task, Regression):
+            _check_labels_vary(examples, files)
+        score, kind = partial(task.score, examples), "examples"
+    locations = [_without_folder(place, paths) for place in examples.locations]
+    name = f"{_count(sampled, available)} {kind} of {files}"
+    return EvaluationSet(name, task, examples, locations, encode_examples(task, examples), score)
 
 
 def _check_labels_vary(examples: Examples, files: str) -> None:
@@ -373,4 +361,4 @@ def _digests(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def _existing(paths: Sequence[str]) -> tuple[Path, ...]:
-    return tuple(Path(path) for path in paths if Path(path).is_file())
+    return tuple(filter(Path.is_file, map(Path, paths)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from export.disentangled_layers import DisentangledWriter
 from export.network import Network
-from export.optimum_export.network import ExportedNetwork
+from export.optimum_export.exporter import ExportedNetwork
 from export.rotary_layers import PostNormWriter, PreNormWriter
 from export.storage import Graph
 from export.variant import GraphPrecision, GraphVariant

@@ -34,11 +34,7 @@ _TITLES = {
 
 
 def render(manifest: Manifest, num_bytes: int) -> str:
-    """Return the page as HTML.
-
-    Args:
-        num_bytes: size of the graph with its weights.
-    """
+    """Return the page as HTML."""
     return render_page(
         f"{manifest.name}/{manifest.version}",
         title="export report",
@@ -136,11 +132,7 @@ def _speed(manifest: Manifest) -> list[Block]:
 
 
 def describe_result(manifest: Manifest, num_bytes: int) -> str:
-    """Return precision, size and quality of a graph in one line.
-
-    Args:
-        num_bytes: size of the graph with its weights.
-    """
+    """Return precision, size and quality of a graph in one line."""
     precision, qualities = manifest.provenance["graph"]["name"], manifest.scores["quality"]
     quality, parts = qualities[precision], [precision, f"{num_bytes / 1e6:.1f} MB"]
     if best_score := main_score(quality["scores"]):

@@ -32,11 +32,7 @@ INTEROP_FILES = (
 
 
 def write_interop_files(directory: Path, source: Source, hidden_size: int) -> None:
-    """Write the files next to graph and tokenizer.
-
-    Args:
-        hidden_size: as in the manifest.
-    """
+    """Write the files next to graph and tokenizer."""
     for name in _COPIED:
         if (source.directory / name).is_file():
             shutil.copyfile(source.directory / name, directory / name)

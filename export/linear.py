@@ -47,8 +47,6 @@ class LinearLayers:
         """Add x W + b to the graph and return the name of the result.
 
         Args:
-            layer: name of the layer, as in `Network.layers`.
-            x: name of its input.
             columns: outputs of the layer to compute.
             with_bias: False for x W.
         """

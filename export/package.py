@@ -15,7 +15,7 @@ from export import card, html_report
 from export.autotune.search import Trial
 from export.html_report import REPORT_FILE
 from export.interop import INTEROP_FILES, write_interop_files
-from export.optimum_export.model import ExportedConfig
+from export.optimum_export.exporter import ExportedConfig
 from export.quality_gate import Decision
 from export.records import graph_record
 from export.session import engine_version
@@ -66,11 +66,6 @@ class ExportResult:
 def check_destination(model_dir: Path, checkpoint: Path, data: Sequence[Path], *, replace: bool) -> None:
     """Check, before the work, that writing a model directory overwrites nothing that is still needed.
 
-    Args:
-        model_dir: model directory to write.
-        checkpoint: checkpoint that the export reads.
-        data: files that the export reads.
-
     Raises:
         ValueError: if something else exists there, or the export reads from it.
     """
@@ -101,12 +96,7 @@ def write_package(
     precision: Precision,
     notes: str,
 ) -> None:
-    """Write tokenizer, manifest, model card and report next to the graph in a directory.
-
-    Args:
-        config: config of the network.
-        notes: notes at the end of the model card.
-    """
+    """Write tokenizer, manifest, model card and report next to the graph in a directory."""
     source.task.tokenizer.backend.save(str(directory / TOKENIZER_FILE))
     proto = onnx.load(directory / file_for(result.configuration.execution), load_external_data=False)
     hidden_size = config.hidden_size
@@ -137,11 +127,7 @@ def write_package(
 
 
 def write_manifest(directory: Path, manifest: Manifest, notes: str) -> None:
-    """Write the manifest, and the model card and report made from it.
-
-    Args:
-        notes: notes at the end of the model card.
-    """
+    """Write the manifest, and the model card and report made from it."""
     mask = Tokenizer.load(directory).mask_token or MASK
     for name, text in pages(manifest, graph_bytes(directory, manifest), notes, mask).items():
         atomic_write(directory / name, text.encode())
@@ -155,13 +141,7 @@ def graph_bytes(directory: Path, manifest: Manifest) -> int:
 
 
 def pages(manifest: Manifest, num_bytes: int, notes: str = "", mask: str = MASK) -> dict[str, str]:
-    """Return manifest, model card and report as text, by file name.
-
-    Args:
-        num_bytes: size of the graph with its weights.
-        notes: notes at the end of the model card.
-        mask: mask token of the tokenizer.
-    """
+    """Return manifest, model card and report as text, by file name."""
     return {
         MANIFEST_FILE: manifest.to_json(),
         REPORT_FILE: html_report.render(manifest, num_bytes),

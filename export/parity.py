@@ -39,7 +39,6 @@ def check_parity(
     """Compare every output on random ids, at unpadded positions.
 
     Args:
-        task: task of the graph.
         reference: runs the network in PyTorch.
         run: runs the graph.
         atol: maximum absolute difference of outputs up to 10; proportional above.
@@ -87,11 +86,7 @@ def require_finite(reference: RunModel, names: Sequence[str]) -> RunModel:
 
 
 def random_batches(task: AnyTask, *, max_batch_tokens: int | None = None) -> Iterator[dict[str, np.ndarray]]:
-    """Yield batches of random ids, of many shapes.
-
-    Args:
-        max_batch_tokens: skip batches with more tokens.
-    """
+    """Yield batches of random ids, of many shapes."""
     rng = np.random.default_rng(0)
     for lengths in batch_shapes(task):
         if max_batch_tokens and len(lengths) * lengths[0] > max_batch_tokens:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -45,7 +45,7 @@ from tasks.bundle.manifest import Precision
 from tasks.bundle.model_directory import GRAPH_FILES, ModelDirectory, file_for, parse_model_path, read_model_directory
 from tasks.embedding import Embedding
 from tasks.features import Features
-from tasks.schema import check_choice
+from tasks.schema import check_bounds
 from tasks.small_vectors import SmallVectors
 from training.checkpoint.evaluation import torch_run
 from training.checkpoint.hub import resolve_checkpoint
@@ -97,9 +97,9 @@ class ExportConfig:
         Raises:
             ValueError: naming the flags.
         """
-        check_choice(self, "precision", get_args(Precision))
-        self.targets[0].check(self.precision)
+        check_bounds(self)
         check_numbers(self.limits)
+        self.targets[0].check(self.precision)
         if self.mixed and self.precision != "int8":
             raise ValueError("--mixed needs --precision int8")
         if self.limits.quality == "high" and self.precision == "fp32":
@@ -222,12 +222,7 @@ class _Export:
         self.evaluator = Evaluator(evaluation_set, reference, self.target, reporter)
 
     def write(self, directory: Path, calibration: Sequence[Features], record: Mapping[str, Any]) -> ExportResult:
-        """Write the graph to a directory.
-
-        Args:
-            calibration: sequences to calibrate on.
-            record: record of the data.
-        """
+        """Write the graph to a directory."""
         decision = Decision(self.network)
         if self.config.precision != "fp32":
             decision = self.choose_precision(calibration)

@@ -104,8 +104,6 @@ class QualityLimits:
         """Yield the limits that a quality misses.
 
         Args:
-            quality: quality of the graph.
-            reference: quality of PyTorch.
             by_cosine: True to check the cosine in addition to scores.
         """
         max_drop, min_cosine = self._limit("max_drop"), self._limit("min_cosine")
@@ -206,7 +204,6 @@ def choose(
     Args:
         network: network to export. Static int8 needs its ranges.
         precision: `int8` or `fp16`.
-        evaluator: measures the candidates.
         limits: limits that the chosen one must meet, and the rule to choose by.
         smoothquant: returns the network with smoothing factors; None to skip SmoothQuant.
         mixed: for int8, keep as many layers in fp32 as the limits require.
@@ -259,7 +256,6 @@ def closest(decisions: Sequence[Decision], times: Mapping[str, float]) -> Decisi
     """Return the decision closest to PyTorch among those with a time up to `MAX_TIME`.
 
     Args:
-        decisions: decisions within the limits.
         times: time of each by the name of its precision, relative to the fastest; empty to ignore time.
     """
     return max((item for item in decisions if times.get(item.precision.name, 1) <= MAX_TIME), key=_closeness)

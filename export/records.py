@@ -20,7 +20,7 @@ from typing import Any
 
 from export.autotune.search import Trial
 from export.graph import AnyNetwork
-from export.optimum_export.network import ExportedNetwork
+from export.optimum_export.exporter import ExportedNetwork
 from export.targets import TARGETS, default_configuration, target_of
 from export.variant import Configuration, GraphPrecision, GraphVariant
 from tasks.bundle.manifest import Manifest

@@ -23,8 +23,6 @@ def measure_small_vectors(
 
     Args:
         evaluation_set: texts, or pairs of texts with similarities, of an embedding model.
-        run: function that runs the graph.
-        max_batch_tokens: batch size of the graph.
 
     Returns:
         The calibration; None for random sequences, and fewer different texts than `NEEDED`.

@@ -31,8 +31,6 @@ def smooth(network: Network, model: BertModel, features: Sequence[Features]) -> 
     """Return the network with smoothing factors, and the int8 weights and ranges that match them.
 
     Args:
-        network: with its float weights.
-        model: the same network in PyTorch.
         features: a few hundred typical sequences.
     """
     layers = [name for name in network.layers if name.split(".")[-1] in _LAYERS]

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from export.network import Network, Weights
-from export.optimum_export.exporter import export_network
+from export.optimum_export.exporter import ExportedNetwork, TransformersModel, export_network
 from export.optimum_export.family import TransformersFamily, read_transformers_family
-from export.optimum_export.model import TransformersModel
-from export.optimum_export.network import ExportedNetwork
 from tasks import AnyTask
 from tasks.bundle.manifest import Precision
 from tasks.embedding import EmbeddingSettings, Pooling

@@ -73,8 +73,6 @@ def save_graph(graph: Graph, path: Path, *, max_bytes: int | None = None) -> Non
     """Write a graph as one file, or with its weights in a separate file `<name>.data` if it is too large.
 
     Args:
-        graph: graph with its weights.
-        path: file to write.
         max_bytes: maximum bytes of one file; None for `MAX_FILE_BYTES`.
     """
     if graph.num_bytes <= (MAX_FILE_BYTES if max_bytes is None else max_bytes):

@@ -1,8 +1,8 @@
-"""Steps that the tasks' `encode` share: tokenize texts, collect invalid ones, fit one or two into max_seq_length."""
+"""Steps that the tasks' `encode` share: tokenize texts, collect invalid ones, fit into max_seq_length, make windows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from tasks.text.tokenizer import Tokenizer, Tokens
 
 NOT_UTF8 = "not UTF-8: it holds half of a surrogate pair"
 EMPTY = "empty text; it needs at least one word"
+_NO_IDS = np.zeros(0, np.int64)
 
 
 def encode_pairs(
@@ -42,7 +43,7 @@ def encode_pairs(
             check_length(index, field, template.length(*both), max_length, invalid, is_complete=is_complete)
     raise_if_invalid(invalid)
     return [
-        _fit_pair(tokenizer, item, second[index], max_length)
+        fit_pair(tokenizer, item, second[index], max_length)
         if index in second
         else fit_text(tokenizer, item, max_length)
         for index, item in enumerate(first)
@@ -55,29 +56,18 @@ def fit_text(tokenizer: Tokenizer, tokens: Tokens, max_length: int) -> Features:
     return Features(**tokenizer.assemble(kept), num_truncated=len(tokens) - len(kept))
 
 
-def _fit_pair(tokenizer: Tokenizer, first: Tokens, second: Tokens, max_length: int) -> Features:
-    num_first, num_second = fit_pair(len(first), len(second), tokenizer.pair.capacity(max_length))
-    arrays = tokenizer.assemble(first.ids[:num_first], second.ids[:num_second])
-    return Features(**arrays, num_truncated=len(first) + len(second) - num_first - num_second)
+def fit_pair(tokenizer: Tokenizer, first: Tokens, second: Tokens, max_length: int) -> Features:
+    """Return the sequence of two texts, after tokens are popped from the end of the longer one until both fit.
 
-
-def fit_pair(num_first: int, num_second: int, max_tokens: int) -> tuple[int, int]:
-    """Return how many tokens of each text are left after tokens are popped from the end of the longer one until both
-    fit. Of two equally long texts, the second loses a token.
+    Of two equally long texts, the second loses a token.
 
     Source: `_truncate_seq_pair` of google-research/bert run_classifier.py.
     """
-    excess = num_first + num_second - max_tokens
-    if excess > 0:
-        level = min(excess, abs(num_first - num_second))
-        if num_first > num_second:
-            num_first -= level
-        else:
-            num_second -= level
-        rest = excess - level
-        num_first -= rest // 2
-        num_second -= rest - rest // 2
-    return num_first, num_second
+    capacity = tokenizer.pair.capacity(max_length)
+    num_first = min(len(first), max(capacity - len(second), (capacity + 1) // 2))
+    num_second = min(len(second), capacity - num_first)
+    arrays = tokenizer.assemble(first.ids[:num_first], second.ids[:num_second])
+    return Features(**arrays, num_truncated=len(first) + len(second) - num_first - num_second)
 
 
 def tokenize_texts(
@@ -204,3 +194,80 @@ def raise_if_invalid(invalid: list[InvalidExample]) -> None:
     """Raise InvalidExamplesError if any example is invalid, in the order of the examples."""
     if invalid:
         raise InvalidExamplesError(sorted(invalid, key=lambda item: item.index))
+
+
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[str], max_length: int, *, truncate: bool, prompt: str = ""
+) -> list[Features]:
+    """Return one sequence of at most `max_length` tokens for each text, behind a prompt.
+
+    Raises:
+        InvalidExamplesError: naming each `text` that is empty or, without `truncate`, too long.
+    """
+    invalid: list[InvalidExample] = []
+    num_more = tokenizer.single.num_special
+    tokens = tokenize_fitting(
+        tokenizer, texts, "text", max_length, invalid, truncate=truncate, num_more=num_more, prompt=prompt
+    )
+    raise_if_invalid(invalid)
+    return [fit_text(tokenizer, item, max_length) for item in tokens]
+
+
+def prompt_ids_of(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
+    """Return the tokens of a prompt without spaces at its end, which the first token of a text may hold."""
+    prompt = prompt.rstrip()
+    return tokenizer.tokenize([prompt], ids_only=True)[0].ids if prompt else _NO_IDS
+
+
+def prompted_windows(
+    tokenizer: Tokenizer, ids: np.ndarray, *, prompt_ids: np.ndarray, capacity: int, stride: int = 0
+) -> Iterator[np.ndarray]:
+    """Yield the tokens of each window of a text, those of the prompt first.
+
+    Args:
+        ids: tokens of prompt and text.
+        prompt_ids: tokens of the prompt.
+        capacity: most tokens of a window.
+        stride: tokens of the text from the start of one window to the start of the next; 0 for no overlap.
+    """
+    num_prompt = num_common(prompt_ids, ids)
+    prompt, text, room = ids[:num_prompt], ids[num_prompt:], capacity - num_prompt
+    for start, end in tokenizer.report_sequences(window_bounds(len(text), room, stride or room)):
+        yield np.concatenate([prompt, text[start:end]]) if num_prompt else text[start:end]
+
+
+def num_common(first: np.ndarray, second: np.ndarray) -> int:
+    """Return the number of first tokens that both sequences have in common."""
+    length = min(len(first), len(second))
+    differs = np.flatnonzero(first[:length] != second[:length])
+    return int(differs[0]) if len(differs) else length
+
+
+def window_bounds(num_tokens: int, capacity: int, doc_stride: int) -> Iterator[tuple[int, int]]:
+    """Yield windows (start, end) of at most `capacity` tokens that cover `num_tokens` tokens."""
+    start = 0
+    while True:
+        end = min(start + capacity, num_tokens)
+        yield start, end
+        if end == num_tokens:
+            return
+        start += min(doc_stride, end - start)
+
+
+def max_context_owner(spans: Sequence[tuple[int, int]], num_tokens: int) -> np.ndarray:
+    """Return, for each token of a text, the number of the window in which it has the most context: [tokens] int64.
+
+    Args:
+        spans: the windows, (start, end) in tokens.
+
+    Source: `_check_is_max_context` of google-research/bert run_squad.py.
+    """
+    best_score = np.full(num_tokens, -np.inf)
+    owner = np.zeros(num_tokens, dtype=np.int64)
+    for number, (start, end) in enumerate(spans):
+        left = np.arange(end - start)
+        score = np.minimum(left, left[::-1]) + 0.01 * (end - start)
+        better = score > best_score[start:end]
+        best_score[start:end][better] = score[better]
+        owner[start:end][better] = number
+    return owner

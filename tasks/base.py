@@ -116,12 +116,7 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
         return self.network or self.name
 
     def output_shape(self, *, hidden_size: int, vocab_size: int) -> tuple[int, ...]:
-        """Return the shape of each output without batch and length; empty for single numbers.
-
-        Args:
-            hidden_size: of the network.
-            vocab_size: of the network.
-        """
+        """Return the shape of each output without batch and length; empty for single numbers."""
         return ()
 
     def complete(self, example: ExampleT) -> ExampleT:
@@ -132,7 +127,6 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
         """Turn examples into features.
 
         Args:
-            examples: raw records.
             truncate: cut texts that are too long; otherwise they are invalid, and the reason has both token counts.
 
         Returns:

@@ -17,7 +17,7 @@ from tasks._encode import encode_pairs
 from tasks.base import Outputs, SeqLength, Task, TaskSettings, check_label_names
 from tasks.features import Features
 from tasks.metrics import classification_scores, multi_label_scores
-from tasks.schema import Bounds, check_choice
+from tasks.schema import Bounds
 
 ProblemType = Literal["single_label_classification", "multi_label_classification"]
 SINGLE_LABEL, MULTI_LABEL = get_args(ProblemType)
@@ -93,7 +93,6 @@ class ClassificationSettings(TaskSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_label_names("classification", self.labels)
-        check_choice(self, "problem_type", get_args(ProblemType))
         if self.thresholds and not self.is_multi_label:
             raise ValueError(f"thresholds need problem_type {MULTI_LABEL}, not `{self.problem_type}`; leave them out")
         if self.thresholds and len(self.thresholds) != len(self.labels):

@@ -32,46 +32,32 @@ def accuracy(labels: Sequence[object], predictions: Sequence[object]) -> float:
     return float(np.mean([label == prediction for label, prediction in zip(labels, predictions, strict=True)]))
 
 
-def macro_f1(labels: Sequence[str], predictions: Sequence[str]) -> float:
-    """Return the mean F1 of the labels that occur in labels or predictions."""
-    true, predicted = Counter(labels), Counter(predictions)
-    correct = Counter(label for label, prediction in zip(labels, predictions, strict=True) if label == prediction)
-    return float(np.mean([2 * correct[label] / (true[label] + predicted[label]) for label in true | predicted]))
-
-
-def label_f1(labels: Sequence[str], predictions: Sequence[str], label: str) -> float:
-    """Return the F1 of one label; 0 if it occurs neither in labels nor in predictions."""
-    hits = sum(true == predicted == label for true, predicted in zip(labels, predictions, strict=True))
-    return 2 * hits / max(1, list(labels).count(label) + list(predictions).count(label))
-
-
-def matthews_correlation(labels: Sequence[str], predictions: Sequence[str]) -> float:
-    """Return the Matthews correlation for any number of labels; 0 if labels or predictions are constant.
-
-    Source: Gorodkin 2004, "Comparing two K-category assignments by a K-category correlation coefficient".
-    """
-    true, predicted = Counter(labels), Counter(predictions)
-    total, hits = len(labels), sum(map(str.__eq__, labels, predictions))
-    covariance = hits * total - sum(true[label] * predicted[label] for label in true)
-    variances = [total**2 - sum(count**2 for count in counts.values()) for counts in (true, predicted)]
-    return float(covariance / np.sqrt(float(variances[0]) * variances[1])) if all(variances) else 0.0
-
-
 def classification_scores(
     labels: Sequence[str], predictions: Sequence[str], names: Sequence[str] = ()
 ) -> dict[str, float]:
     """Return accuracy, macro F1, Matthews correlation (GLUE's CoLA) and, with two labels, the F1 of each (the F1 of
     the positive label is GLUE's score of MRPC and QQP).
 
+    Macro F1 is the mean F1 of the labels that occur in labels or predictions. The correlation is 0 if labels or
+    predictions are constant.
+
     Args:
         names: all labels of the model.
+
+    Source: Gorodkin 2004, "Comparing two K-category assignments by a K-category correlation coefficient".
     """
+    true, predicted, total = Counter(labels), Counter(predictions), len(labels)
+    hits = Counter(label for label, prediction in zip(labels, predictions, strict=True) if label == prediction)
+    f1 = {label: 2 * hits[label] / (true[label] + predicted[label]) for label in true | predicted}
+    covariance = hits.total() * total - sum(true[label] * predicted[label] for label in true)
+    variances = [total**2 - sum(count**2 for count in counts.values()) for counts in (true, predicted)]
+    deviations = np.sqrt(float(variances[0]) * variances[1])
     scores = {
         "accuracy": accuracy(labels, predictions),
-        "macro_f1": macro_f1(labels, predictions),
-        "matthews": matthews_correlation(labels, predictions),
+        "macro_f1": float(np.mean(list(f1.values()))),
+        "matthews": float(covariance / deviations) if deviations else 0.0,
     }
-    return scores | {f"f1_{name}": label_f1(labels, predictions, name) for name in names if len(names) == 2}
+    return scores | {f"f1_{name}": f1.get(name, 0.0) for name in names if len(names) == 2}
 
 
 def multi_label_scores(
@@ -80,8 +66,6 @@ def multi_label_scores(
     """Return micro F1 (over all pairs of text and label), macro F1 (mean over labels) and the fraction of exact sets.
 
     Args:
-        labels: true labels of each text, any number.
-        predictions: predicted labels of each text.
         names: all labels of the model. A label that occurs neither in labels nor in predictions has an F1 of 0.
     """
     true, predicted = (Counter(name for items in rows for name in {*items}) for rows in (labels, predictions))
@@ -98,7 +82,6 @@ def regression_scores(labels: Sequence[float], predictions: Sequence[float]) -> 
 
     Args:
         labels: true numbers; the error is in their unit.
-        predictions: as many numbers.
 
     Returns:
         Scores by name. Correlations are 0 if either list is constant; all scores are NaN if a number is not finite.

@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import EMPTY, raise_if_invalid, tokenize_fitting, tokenize_lists
-from tasks._prompted import prompt_ids_of
+from tasks._encode import EMPTY, prompt_ids_of, raise_if_invalid, tokenize_fitting, tokenize_lists, window_bounds
 from tasks.base import NOT_FINITE, AnyTask, InvalidExample, InvalidExamplesError, Outputs, Task, TaskSettings, is_finite
 from tasks.classification import Classification, sigmoid
 from tasks.features import Features
@@ -25,7 +24,6 @@ from tasks.prompts import InputType
 from tasks.regression import Regression
 from tasks.spans import SpanExample, Spans, best_leads
 from tasks.text.tokenizer import Tokens
-from tasks.text.windows import window_bounds
 from tasks.token_embedding import TOKEN_VECTORS, TokenEmbedding, TokenFeatures
 
 RELEVANT: dict[tuple[str, ...], str] = {("0", "1"): "1", ("LABEL_0", "LABEL_1"): "LABEL_1"}
@@ -244,9 +242,7 @@ def create_ranking(task: AnyTask, *, label: str = "", raw_scores: bool = False) 
     """Return the ranking by a model.
 
     Args:
-        task: task of the model.
         label: label of a classification that means "fits"; empty for the second of the labels 0 and 1.
-        raw_scores: see `Ranking`.
 
     Raises:
         ValueError: when the model cannot rank documents, or not by this label.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from tasks.base import Outputs, SeqLength, Task, TaskSettings, is_finite
 from tasks.classification import sigmoid
 from tasks.features import Features
 from tasks.metrics import regression_scores
-from tasks.schema import Bounds, check_choice
+from tasks.schema import Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,6 @@ class RegressionSettings(TaskSettings):
     """Standard deviation of the labels in training, to judge errors by; 1 if unknown or constant."""
     activation: Activation = "identity"
     """Function of the network's output: `identity`, or the `sigmoid` of many cross-encoders."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self, "activation", get_args(Activation))
 
 
 @dataclass(frozen=True)

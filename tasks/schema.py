@@ -18,7 +18,7 @@ import operator
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import GroupedMetadata, Interval
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -88,27 +88,23 @@ def _expected(error: ValidationError, value: Any) -> tuple[str, str, Any]:
     return path, " or ".join(dict.fromkeys(allowed)), found
 
 
-def check_value(name: str, value: Any, allowed: Collection[str]) -> None:
-    """Raise FieldError if the value of a field is not among the allowed ones."""
-    if value not in allowed:
+def check_choice(record: Any, name: str, allowed: Collection[str]) -> None:
+    """Raise FieldError if a field has a value that is not among the allowed ones."""
+    if (value := getattr(record, name)) not in allowed:
         raise FieldError(lambda named: f"unknown {named(name)}: `{value}` (one of: {', '.join(allowed)})")
 
 
-def check_choice(record: Any, name: str, allowed: Collection[str]) -> None:
-    """Raise FieldError if a field has a value that is not among the allowed ones."""
-    check_value(name, getattr(record, name), allowed)
-
-
-def check_bounds(record: Any, *, named: Callable[[str], str] = str) -> None:
-    """Check the number fields of a dataclass, and numbers in tuples, against their `Bounds`.
+def check_bounds(record: Any, *, named: Callable[[str], str] = str, choices: bool = True) -> None:
+    """Check the numbers of a dataclass against their `Bounds`, and the choices against their `Literal`, also in tuples.
 
     Args:
         named: returns the name of a field for the message.
+        choices: False for numbers alone, as of recipes, whose tasks may be registered from outside.
 
     Raises:
         FieldError: naming the first field out of bounds.
     """
-    for name, adapter in _number_fields(type(record)).items():  # type: ignore[arg-type]
+    for name, adapter in _bounded_fields(type(record), choices).items():  # type: ignore[arg-type]
         try:
             adapter.validate_python(getattr(record, name), strict=False)
         except ValidationError as error:
@@ -121,14 +117,16 @@ def _bounds_error(record: Any, name: str, error: ValidationError, named: Callabl
 
 
 @functools.cache
-def _number_fields(record_type: Any) -> dict[str, TypeAdapter[Any]]:
+def _bounded_fields(record_type: Any, choices: bool) -> dict[str, TypeAdapter[Any]]:
     hints = get_type_hints(record_type, include_extras=True)
-    return {name: TypeAdapter(hint, config=_CONFIG) for name, hint in hints.items() if _holds_numbers(hint)}
+    return {name: TypeAdapter(hint, config=_CONFIG) for name, hint in hints.items() if _is_bounded(hint, choices)}
 
 
-def _holds_numbers(hint: Any) -> bool:
-    is_field = get_origin(hint) is not ClassVar
-    return is_field and (hint in (int, float) or any(map(_holds_numbers, get_args(hint))))
+def _is_bounded(hint: Any, choices: bool) -> bool:
+    origin = get_origin(hint)
+    if origin in (ClassVar, Literal):
+        return choices and origin is Literal
+    return hint in (int, float) or any(_is_bounded(item, choices) for item in get_args(hint))
 
 
 @functools.cache
@@ -185,15 +183,11 @@ def read_value(value: Any, hint: Any, path: str) -> Any:
     try:
         found = _adapter(hint).validate_json(json.dumps(value, default=str))
     except ValidationError as error:
-        raise _value_error(path, error, value) from None
+        below, expected, wrong = _expected(error, value)
+        raise FieldError(lambda named: f"`{named(path)}{below}` must be {expected}: `{as_json(wrong)}`") from None
     if is_dataclass(hint):
         check_known_fields(hint, value, prefix=f"{path}.")
     return found
-
-
-def _value_error(path: str, error: ValidationError, value: Any) -> FieldError:
-    below, expected, found = _expected(error, value)
-    return FieldError(lambda named: f"`{named(path)}{below}` must be {expected}: `{as_json(found)}`")
 
 
 @functools.cache

@@ -68,7 +68,6 @@ def to_bytes(vector: np.ndarray, kind: VectorFormat, scales: np.ndarray | None =
 
     Args:
         vector: [dim] float32.
-        kind: format.
         scales: [dim] float32 scales of int8.
     """
     if kind == "binary":

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import raise_if_invalid, tokenize_fitting, tokenize_lists
+from tasks._encode import max_context_owner, raise_if_invalid, tokenize_fitting, tokenize_lists, window_bounds
 from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, SeqLength, Task, TaskSettings
 from tasks.classification import softmax
 from tasks.features import Features
@@ -27,7 +27,6 @@ from tasks.metrics import squad_example_scores, squad_scores
 from tasks.schema import Bounds
 from tasks.text.languages import written_without_spaces
 from tasks.text.tokenizer import Tokens, include_combining_marks
-from tasks.text.windows import max_context_owner, window_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,12 +267,7 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
 def _n_best(
     ranked: Sequence[tuple[tuple[int, int, int], float]], count: int
 ) -> list[tuple[tuple[int, int, int], float]]:
-    """Return the first `count` spans; the best one of each context is among them as far as there is room.
-
-    Args:
-        ranked: spans, best first.
-        count: number of spans.
-    """
+    """Return the first `count` of ranked spans; the best one of each context is among them as far as there is room."""
     firsts: dict[int, int] = {}
     for place, ((context, _, _), _) in enumerate(ranked):
         firsts.setdefault(context, place)
@@ -296,13 +290,7 @@ def _null_scores(features: Sequence[Window], outputs: Sequence[Outputs]) -> dict
 def best_leads(
     count: int, features: Sequence[Window], outputs: Sequence[Outputs], max_answer_length: int
 ) -> np.ndarray:
-    """Return the lead of the best span of each context over the null score of the context, [contexts] float64.
-
-    Args:
-        count: number of contexts.
-        features, outputs: windows of all contexts, and what the model computed for each.
-        max_answer_length: longest answer in tokens.
-    """
+    """Return the lead of the best span of each context over the null score of the context, [contexts] float64."""
     best, nulls = np.full(count, -np.inf), _null_scores(features, outputs)
     for window, output in zip(features, outputs, strict=True):
         starts = np.where(window.has_max_context, output["start_logits"], -np.inf)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from tasks._prompted import encode_texts
+from tasks._encode import encode_texts
 from tasks.base import Outputs, Task
 from tasks.features import Features
 from tasks.masked_lm import MaskedLM
 from tasks.prompts import PromptSettings
-from tasks.schema import Bounds, check_choice
+from tasks.schema import Bounds
 
 SparsePooling = Literal["max", "sum"]
 """How weights of the tokens of a text become one: `max` from SPLADE v2 on, `sum` in the first version."""
@@ -52,11 +52,6 @@ class SparseEmbeddingSettings(PromptSettings):
     top_k: Annotated[int, Bounds(least=1, most=2**24)] = 1024
     """Most weights of a vector, the largest ones, for requests that ask for no other number. Trained models give about
     a hundred."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self, "pooling", get_args(SparsePooling))
-        check_choice(self, "activation", get_args(SparseActivation))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import EMPTY, NOT_UTF8, check_length, is_utf8, raise_if_invalid
+from tasks._encode import EMPTY, NOT_UTF8, check_length, is_utf8, max_context_owner, raise_if_invalid
 from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, SeqLength, Task, TaskSettings, check_label_names
 from tasks.classification import softmax
 from tasks.features import Features
@@ -22,7 +22,6 @@ from tasks.schema import Bounds
 from tasks.tags import best_tags, chunks
 from tasks.text.joined_words import JoinedWords
 from tasks.text.tokenizer import Tokenizer
-from tasks.text.windows import max_context_owner
 
 MAX_STRICT_LABELS = 2048
 """Most labels of strict tagging, which needs a table of all pairs of labels."""

@@ -15,10 +15,9 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from tasks._encode import raise_if_invalid, tokenize_fitting
-from tasks._prompted import num_common, prompt_ids_of, prompted_windows
+from tasks._encode import num_common, prompt_ids_of, prompted_windows, raise_if_invalid, tokenize_fitting
 from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, Task, is_finite
-from tasks.embedding import Embedding, check_layers
+from tasks.embedding import Embedding, Layer
 from tasks.features import Features
 from tasks.prompts import PromptSettings
 from tasks.schema import Bounds
@@ -56,7 +55,7 @@ class TokenVectors:
 class TokenEmbeddingSettings(PromptSettings):
     """Lengths, prompts, layers over each token, and how queries differ from documents."""
 
-    layers: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
     """Layers over the last hidden state of each token, in order: `dense identity` (or another activation)."""
     normalize: bool = False
     """Divide each vector by its Euclidean norm."""
@@ -77,7 +76,6 @@ class TokenEmbeddingSettings(PromptSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_layers(self.layers)
         for name in ("query_length", "document_length"):
             if (length := getattr(self, name)) and not _MIN_LENGTH <= length <= self.max_seq_length:
                 longest = f"{_MIN_LENGTH} to max_seq_length, {self.max_seq_length}"

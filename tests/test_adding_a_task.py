@@ -30,7 +30,7 @@ from serving.endpoints import ENDPOINTS, TextEndpoint
 from serving.open_inference.task_tensors import TaskTensors
 from serving.open_inference.tensors import TensorSpec
 from tasks import Task
-from tasks._prompted import encode_texts
+from tasks._encode import encode_texts
 from tasks.base import TaskSettings
 from tasks.batching import predict
 from tasks.metrics import regression_scores

@@ -15,9 +15,8 @@ from export.autotune.search import Trial, able_targets, autotune
 from export.autotune.workload import Workload
 from export.graph import AnyNetwork, build_graph
 from export.network import Network, Range, Weights
-from export.optimum_export.model import ExportedConfig
-from export.optimum_export.network import ExportedNetwork
-from export.optimum_export.network import read_graph as read_exported_graph
+from export.optimum_export.exporter import ExportedConfig, ExportedNetwork
+from export.optimum_export.exporter import read_graph as read_exported_graph
 from export.package import digests, pages, runtime_version, write_manifest
 from export.parity import random_batches
 from export.records import (
@@ -64,8 +63,6 @@ def tune_model_directory(
     The notes of its model card are preserved.
 
     Args:
-        model_dir: model directory to tune.
-        workload: sequences to time graphs on.
         engine: engine to serve with on CPUs, an `EngineName`.
         reporter: receives the progress.
 
@@ -125,9 +122,6 @@ def tune_model_directory(
 
 def check_tunable(manifest: Manifest, engine: str = "auto") -> tuple[Target, ...]:
     """Return the targets to tune for, or raise if the model cannot run here, or would lose its provider options.
-
-    Args:
-        engine: an `EngineName`.
 
     Raises:
         ValueError: with a remedy.

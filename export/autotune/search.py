@@ -19,7 +19,7 @@ from typing import Any
 from export.autotune.timing import BUSY, Timer, fitted_seconds, race, slowdown
 from export.autotune.workload import Workload
 from export.graph import AnyNetwork
-from export.optimum_export.network import ExportedNetwork
+from export.optimum_export.exporter import ExportedNetwork
 from export.reporter import SILENT, Reporter
 from export.session import check_provider, is_available
 from export.targets import TARGETS, default_configuration
@@ -112,10 +112,6 @@ def autotune(
     """Find the fastest configuration.
 
     Args:
-        network: network to build graphs of.
-        precision: precision of the graphs.
-        workload: sequences to time the graphs on.
-        target: target of this machine.
         rivals: the same machine with other engines, which compete; those that fail are left out.
         num_cores: number of cores that the server will use.
         compare_with: other precisions to time in the chosen configuration, to report the speedup.
@@ -215,12 +211,6 @@ def compare_precisions(
 ) -> dict[str, float]:
     """Time graphs of different precisions alternately, in the target's default configuration.
 
-    Args:
-        graphs: network and precision of each graph.
-        workload: sequences to time the graphs on.
-        target: target of this machine.
-        num_cores: number of cores that the server will use.
-
     Returns:
         The time of each by the name of its precision, relative to the fastest.
     """
@@ -268,7 +258,6 @@ def _race(
     Args:
         passes: measurement of each value in a round, by the number of the round.
         min_s: total time for each candidate, in seconds.
-        max_slowdown: as for `race`.
     """
     rounds = max(min(MIN_ROUNDS, int(SLOW_S / timer.pass_s)), SLOW_ROUNDS, int(min_s / timer.pass_s))
     with reporter.bar(name.replace("_", " "), unit="round", total=rounds) as bar:

@@ -1,20 +1,24 @@
-"""Export a network of transformers with Optimum."""
+"""transformers' network of a task with the inputs and outputs of `training.model.heads`, and its graphs by Optimum."""
 
 from __future__ import annotations
 
+import logging
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import onnx
 import torch
-from onnx import TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from export.optimum_export.model import TransformersModel, quiet
-from export.optimum_export.network import ExportedNetwork, read_graph
-from export.storage import Graph
+from export.storage import MAX_FILE_BYTES, MIN_WEIGHT_BYTES, Graph, external_initializers, save_graph
+from export.variant import MatMulPrecision
 from tasks import AnyTask
 from tasks.base import first_line
 from tasks.batching import RunModel
@@ -26,6 +30,131 @@ from training.model.vectors import with_task_outputs
 _MAX_CHANGE = 1e-4
 """Largest change of an output by padding that counts as rounding."""
 _PADDED_LENGTH = 32
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress Python warnings, and log records below ERROR, in the whole process, while libraries load and trace."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedConfig:
+    """Description of a network for manifests."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+
+
+class TransformersModel(nn.Module):
+    """Network of a task, called like a `BertModel`."""
+
+    def __init__(self, network: nn.Module, config: ExportedConfig, task: str, *, reads_token_types: bool) -> None:
+        """Wrap an instance of the family's class in transformers, which may not read `token_type_ids`."""
+        super().__init__()
+        self.network, self.config, self.task = network, config, task
+        self.reads_token_types = reads_token_types
+        self.dense = nn.ModuleDict()
+        """Linear layers over the pooled vector, as of `BertModel`."""
+
+    def bert(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return the last hidden states, [B, L, D]."""
+        states: Tensor = self._call(input_ids, attention_mask, token_type_ids).last_hidden_state
+        return states
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> dict[str, Tensor]:
+        """Return the task's outputs by name."""
+        if self.task == "embedding":
+            return {"last_hidden_state": self.bert(input_ids, attention_mask, token_type_ids)}
+        if self.task == "multiple-choice":  # each sequence is the only choice of an example
+            outputs = self._call(input_ids[:, None], attention_mask[:, None], token_type_ids[:, None])
+            return {"logits": outputs.logits[:, 0]}
+        outputs = self._call(input_ids, attention_mask, token_type_ids)
+        if self.task == "spans":
+            return {"start_logits": outputs.start_logits, "end_logits": outputs.end_logits}
+        return {"logits": outputs.logits}
+
+    def _call(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Any:
+        inputs = {"input_ids": input_ids.long(), "attention_mask": attention_mask.long()}
+        if self.reads_token_types:
+            inputs["token_type_ids"] = token_type_ids.long()
+        return self.network(**inputs)
+
+
+@dataclass(frozen=True)
+class ExportedNetwork:
+    """Network with its graph, used in place of a `Network`: it has no variants and no layers to choose from."""
+
+    config: ExportedConfig
+    task: AnyTask
+    graphs: dict[MatMulPrecision, Graph]
+    """Graphs that exist already, by the precision of their matrix products."""
+    pads: bool = True
+    """False if padding changes the outputs, so that each text must be a separate batch."""
+
+    ranges: ClassVar[Mapping[str, object]] = {}
+    quantizable_layers: ClassVar[list[str]] = []
+
+    def graph(self, matmul: MatMulPrecision) -> Graph:
+        """Return the graph in fp32 or dynamic int8.
+
+        Raises:
+            ValueError: if nothing in it can be computed in int8.
+        """
+        if matmul not in self.graphs:
+            assert matmul == "dynamic int8", matmul
+            self.graphs[matmul] = self._quantised()
+        return self.graphs[matmul]
+
+    def _quantised(self) -> Graph:
+        from onnxruntime.quantization import QuantType, quantize_dynamic  # slow to import
+
+        graph = self.graphs["fp32"]
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            fp32, int8 = Path(folder, "fp32.onnx"), Path(folder, "int8.onnx")
+            save_graph(graph, fp32)
+            quantize_dynamic(
+                fp32,
+                int8,
+                op_types_to_quantize=["MatMul"],
+                per_channel=True,
+                weight_type=QuantType.QInt8,
+                use_external_data_format=graph.num_bytes > MAX_FILE_BYTES,
+                # Shape inference does not know every value of a traced graph; those it misses are float.
+                extra_options={"DefaultTensorType": TensorProto.FLOAT},
+            )
+            quantised = read_graph(int8)
+        if not any(node.op_type == "MatMulInteger" for node in quantised.proto.graph.node):
+            raise ValueError(f"no matrix product of a `{self.config.model_type}` can be quantised; export it in fp32")
+        return quantised
+
+
+def read_graph(path: Path) -> Graph:
+    """Read a graph with its weights, and give it the inputs of all our graphs, int32 [batch, length]."""
+    proto = onnx.load(path)
+    arrays = {item.name: numpy_helper.to_array(item) for item in proto.graph.initializer}
+    large = {name: values for name, values in arrays.items() if values.nbytes >= MIN_WEIGHT_BYTES}
+    small = [item for item in proto.graph.initializer if item.name not in large]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", "length"]) for name in INPUT_NAMES]
+    for items, new in (
+        (proto.graph.initializer, [*small, *external_initializers(large)]),
+        (proto.graph.input, inputs),  # tracing drops an input that the network does not read
+    ):
+        del items[:]
+        items.extend(new)
+    without_weights = ModelProto()  # the message that was read keeps the memory of its weights
+    without_weights.CopyFrom(proto)
+    return Graph(without_weights, large)
 
 
 def export_network(model: TransformersModel, task: AnyTask) -> ExportedNetwork:

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from export.optimum_export.exporter import find_config_class, reason_of
-from export.optimum_export.model import ExportedConfig, TransformersModel, quiet
+from export.optimum_export.exporter import ExportedConfig, TransformersModel, find_config_class, quiet, reason_of
 from tasks import AnyTask
 from tasks.bundle.manifest import Precision
 from tasks.text.json_files import read_optional_json
@@ -218,10 +217,6 @@ class TransformersFamily:
 
 def read_transformers_family(directory: Path, values: Mapping[str, Any]) -> TransformersFamily:
     """Read the family of a checkpoint.
-
-    Args:
-        directory: folder of the weights.
-        values: values of `config.json`.
 
     Raises:
         ValueError: if it is no encoder that transformers knows, or runs custom code.

@@ -49,35 +49,24 @@ def available_memory_bytes() -> int:
 
 
 def cpu_quota(root: Path, cgroup: str) -> float | None:
-    """Return the lowest CPU quota of a cgroup (version 2) and its ancestors.
-
-    Args:
-        root: mount point of the hierarchy.
-        cgroup: path in the hierarchy, as in `/proc/self/cgroup`.
-
-    Returns:
-        Cores; None without a limit.
-    """
+    """Return the lowest CPU quota of a cgroup (version 2) and its ancestors, in cores; None without a limit."""
     quotas = (content.split() for content in _cgroup_files(root, cgroup, "cpu.max"))
     return min((int(limit) / int(period) for limit, period in quotas if limit != "max"), default=None)
 
 
 def memory_limit(root: Path, cgroup: str) -> int | None:
-    """Return the lowest memory limit of a cgroup (version 2) and its ancestors.
-
-    Args:
-        root: mount point of the hierarchy.
-        cgroup: path in the hierarchy, as in `/proc/self/cgroup`.
-
-    Returns:
-        Bytes; None without a limit.
-    """
+    """Return the lowest memory limit of a cgroup (version 2) and its ancestors, in bytes; None without a limit."""
     limits = _cgroup_files(root, cgroup, "memory.max")
     return min((int(limit) for limit in limits if limit != "max"), default=None)
 
 
 def _cgroup_files(root: Path, cgroup: str, name: str) -> Iterator[str]:
-    """Yield the content of the file `name` of a cgroup and of each ancestor that has it."""
+    """Yield the content of the file `name` of a cgroup and of each ancestor that has it.
+
+    Args:
+        root: mount point of the hierarchy.
+        cgroup: path in the hierarchy, as in `/proc/self/cgroup`.
+    """
     directory = root / cgroup.lstrip("/")
     for folder in (directory, *directory.parents):
         path = folder / name

@@ -161,7 +161,6 @@ def compiler_settings(execution: Execution, num_cores: int) -> dict[str, str]:
     OpenVINO keeps compiled operators for every shape, which takes gigabytes unless their number is bounded.
 
     Args:
-        execution: threads and options.
         num_cores: cores of all streams together.
     """
     return {

@@ -1,1 +1,1 @@
-"""Text -> token ids: tokenizers and their files, special tokens, splitting, windows, words."""
+"""Text -> token ids: tokenizers and their files, splitting, words."""

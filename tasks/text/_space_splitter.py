@@ -48,11 +48,7 @@ class SpaceSplitter:
     """Splitter of long texts, for one tokenizer: before spaces."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        """Prepare the splitter.
-
-        Args:
-            backend: a tokenizer that `can_split_at_spaces` accepts.
-        """
+        """Prepare the splitter for a tokenizer that `can_split_at_spaces` accepts."""
         self._normalizer, self._pre_tokenizer = backend.normalizer, backend.pre_tokenizer
         self._spanning = _spanning_tokens(backend)
         added = [token.content for token in backend.get_added_tokens_decoder().values()]

@@ -64,11 +64,7 @@ class TextSplitter:
     """Splits texts for one tokenizer."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        """Prepare the splitter.
-
-        Args:
-            backend: a tokenizer that `can_split` accepts.
-        """
+        """Prepare the splitter for a tokenizer that `can_split` accepts."""
         self._normalizer, self._pre_tokenizer = backend.normalizer, backend.pre_tokenizer
         self._classes = np.zeros(0x110000, np.uint8)
         self._classes[0xD800:0xE000] = _OTHER  # halves of surrogate pairs, which the backend refuses

@@ -15,8 +15,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -40,50 +39,10 @@ _MAX_PARTS = 20
 """Most parts of a word that are looked up in `words`."""
 MAX_JOINED_WORDS = 500
 MAX_JOINED_MARKS = 1000
-
-
-class Position(Enum):
-    """Position of a mark in a word. The value is its notation on disk, with `_` for the mark."""
-
-    BETWEEN_LETTERS = "a_a"
-    """Between two characters of a word that are not both digits: `Jean-Luc`."""
-    BETWEEN_DIGITS = "0_0"
-    """Between two digits: `1,000`."""
-    START = "_a"
-    """At the start of a word: `@user`."""
-    END = "a_"
-    """At the end of a word: `7%`."""
-    INITIALS = "a_a_"
-    """After each part of initials: `U.S.`."""
-
-    @classmethod
-    def between(cls, before: str, after: str) -> Position:
-        """Return the position between characters of two classes, see `_word_char`."""
-        return cls.BETWEEN_DIGITS if before + after == "00" else cls.BETWEEN_LETTERS
-
-
-MarkRule = tuple[Position, str]
-"""Position and mark: the mark belongs to the words that have it there."""
-
-
-def _notation(rule: MarkRule) -> str:
-    position, mark = rule
-    return position.value.replace("_", mark)
-
-
-def parse_mark_rule(notation: str) -> MarkRule:
-    """Return the rule of a notation such as `a-a`.
-
-    Raises:
-        ValueError: when the notation is malformed.
-    """
-    mark = next(filter(is_mark, notation), "")
-    rules = [(position, mark) for position in Position if mark]
-    if not (found := [rule for rule in rules if _notation(rule) == notation]):
-        raise ValueError(
-            f"joined_marks of tagging are written as `a-a`, `0.0`, `@a`, `a%` or `a.a.`: `{notation[:50]}`"
-        )
-    return found[0]
+BETWEEN_LETTERS, BETWEEN_DIGITS, START, END, INITIALS = "a{0}a", "0{0}0", "{0}a", "a{0}", "a{0}a{0}"
+"""Notations of rules, with a mark in place of `{0}`: the mark belongs to the words that have it there. That is between
+two characters that are not both digits (`Jean-Luc`), between two digits (`1,000`), at the start of a word (`@user`), at
+its end (`7%`), or after each part of initials (`U.S.`)."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +65,13 @@ class JoinedWords:
         ):
             if len(values) > most:
                 raise ValueError(f"{name} of tagging can have at most {most} entries, not `{len(values)}`")
-        _ = self.marks_by_position  # raises for malformed ones
-
-    @cached_property
-    def marks_by_position(self) -> dict[Position, frozenset[str]]:
-        """Marks of the rules, for each position."""
-        rules = list(map(parse_mark_rule, self.marks))
-        return {item: frozenset(mark for position, mark in rules if position is item) for item in Position}
+        for notation in self.marks:
+            mark = next(filter(is_mark, notation), "")
+            rules = (BETWEEN_LETTERS, BETWEEN_DIGITS, START, END, INITIALS)
+            if not mark or notation not in [rule.format(mark) for rule in rules]:
+                raise ValueError(
+                    f"joined_marks of tagging are written as `a-a`, `0.0`, `@a`, `a%` or `a.a.`: `{notation[:50]}`"
+                )
 
     def join(
         self, text: str, bounds: np.ndarray, max_chars: int, check: Callable[[], None] = lambda: None
@@ -146,7 +105,7 @@ class _Joiner:
     """Applies rules to the marks of one text, from left to right."""
 
     def __init__(self, rules: JoinedWords, text: str, bounds: np.ndarray) -> None:
-        self._marks, self._words = rules.marks_by_position, frozenset(rules.words)
+        self._marks, self._words = frozenset(rules.marks), frozenset(rules.words)
         self._text, self._bounds = text, bounds
         self._continues = np.zeros(len(bounds), bool)
 
@@ -185,12 +144,12 @@ class _Joiner:
             joins = (False, True)
         elif before and after:
             is_elided = mark in _APOSTROPHES and text[begin : position + 1].lower() in self._words
-            is_inside = mark in self._marks[Position.between(before, after)]
+            is_inside = _between(before, mark, after) in self._marks
             joins = (is_elided or is_inside, is_inside and not is_elided)
         elif after:
-            joins = (False, mark in self._marks[Position.START])
+            joins = (False, START.format(mark) in self._marks)
         else:
-            joins = (mark in self._marks[Position.END] or self._ends_word(index, mark), False)
+            joins = (END.format(mark) in self._marks or self._ends_word(index, mark), False)
         if joins[0]:
             self._continues[index] = True
         if joins[1]:
@@ -202,7 +161,7 @@ class _Joiner:
         while self._continues[first] and index - first < _MAX_PARTS:
             first -= 1
         word = self._text[self._bounds[first, 0] : self._bounds[index, 1]].lower()
-        return word in self._words or (mark in self._marks[Position.INITIALS] and _is_initials(word))
+        return word in self._words or (INITIALS.format(mark) in self._marks and _is_initials(word))
 
 
 @lru_cache(maxsize=4096)
@@ -241,7 +200,7 @@ def learn_joined_words(sentences: Iterable[Sequence[str]]) -> JoinedWords:
     Args:
         sentences: words as tagged.
     """
-    with_mark, apart = defaultdict[MarkRule, set[str]](set), defaultdict[MarkRule, set[str]](set)
+    with_mark, apart = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     outer, divided = Counter[str](), Counter[str]()
     for sentence in sentences:
         words = [word.lower() for word in sentence]
@@ -250,26 +209,24 @@ def learn_joined_words(sentences: Iterable[Sequence[str]]) -> JoinedWords:
                 _count_word(word, with_mark, outer, divided)
         for first, second in pairwise(words):
             if len(first) == 1 and is_mark(first) and _word_char(second[:1]):
-                apart[(Position.START, first)].add(second)
+                apart[START.format(first)].add(second)
                 divided[first + second] += 1
             if len(second) == 1 and is_mark(second) and _word_char(first[-1:]):
-                apart[(Position.END, second)].add(first)
+                apart[END.format(second)].add(first)
                 if _is_initials(first + second):
-                    apart[(Position.INITIALS, second)].add(first)
+                    apart[INITIALS.format(second)].add(first)
                 divided[first + second] += 1
         for first, mark, last in zip(words, words[1:], words[2:], strict=False):
-            if len(mark) == 1 and is_mark(mark) and (position := _position_between(first[-1:], last[:1])):
-                apart[(position, mark)].add(f"{first}{mark}{last}")
-    commonest = sorted(with_mark, key=lambda rule: (-len(with_mark[rule]), _notation(rule)))
+            if len(mark) == 1 and is_mark(mark) and (rule := _between(first[-1:], mark, last[:1])):
+                apart[rule].add(f"{first}{mark}{last}")
+    commonest = sorted(with_mark, key=lambda rule: (-len(with_mark[rule]), rule))
     rules = {rule for rule in commonest[:MAX_JOINED_MARKS] if _belongs(rule, len(with_mark[rule]), len(apart[rule]))}
     listed = [
         word
         for word, count in outer.most_common()
-        if count >= _MIN_COUNT
-        and count > divided[word]
-        and not {(Position.START, word[0]), (Position.END, word[-1])} & rules
+        if count >= _MIN_COUNT and count > divided[word] and not {START.format(word[0]), END.format(word[-1])} & rules
     ]
-    return JoinedWords(tuple(sorted(map(_notation, rules))), tuple(sorted(listed[:MAX_JOINED_WORDS])))
+    return JoinedWords(tuple(sorted(rules)), tuple(sorted(listed[:MAX_JOINED_WORDS])))
 
 
 def _is_initials(word: str) -> bool:
@@ -278,45 +235,45 @@ def _is_initials(word: str) -> bool:
     return found is not None and found[1] == word[-1]
 
 
-def _count_word(word: str, with_mark: dict[MarkRule, set[str]], outer: Counter[str], divided: Counter[str]) -> None:
+def _count_word(word: str, with_mark: dict[str, set[str]], outer: Counter[str], divided: Counter[str]) -> None:
     """Count the marks of a tagged word.
 
     Args:
         word: word in lower case.
-        with_mark: gets the word for each of its marks.
+        with_mark: gets the word for the rule of each of its marks.
         outer: occurrences of words that begin or end with a mark.
         divided: occurrences of a mark together with the text before or after it, counted as if it were a word.
     """
     for place in range(1, len(word) - 1):
         mark = word[place]
-        if is_mark(mark) and (position := _position_between(word[place - 1], word[place + 1])):
-            with_mark[(position, mark)].add(word)
+        if is_mark(mark) and (rule := _between(word[place - 1], mark, word[place + 1])):
+            with_mark[rule].add(word)
             divided[word[place:]] += 1
             divided[word[: place + 1]] += 1
     if len(word) > 1 and is_mark(word[0]) and _word_char(word[1]) and _word_char(word[-1]):
-        with_mark[(Position.START, word[0])].add(word)
+        with_mark[START.format(word[0])].add(word)
         outer[word] += 1
     elif len(word) > 1 and is_mark(word[-1]) and _word_char(word[-2]) and _word_char(word[0]):
-        with_mark[(Position.END, word[-1])].add(word)
+        with_mark[END.format(word[-1])].add(word)
         outer[word] += 1
         if _is_initials(word):
-            with_mark[(Position.INITIALS, word[-1])].add(word)
+            with_mark[INITIALS.format(word[-1])].add(word)
 
 
-def _position_between(before: str, after: str) -> Position | None:
-    """Return the position of a mark between two characters; None if one of them is not in a word."""
+@lru_cache(maxsize=4096)
+def _between(before: str, mark: str, after: str) -> str:
+    """Return the rule for a mark between two characters; empty if one of them is not in a word."""
     first, last = _word_char(before), _word_char(after)
-    if not (first and last):
-        return None
-    return Position.between(first, last)
+    rule = BETWEEN_DIGITS if first + last == "00" else BETWEEN_LETTERS
+    return rule.format(mark) if first and last else ""
 
 
-def _belongs(rule: MarkRule, num_with: int, num_apart: int) -> bool:
+def _belongs(rule: str, num_with: int, num_apart: int) -> bool:
     """Return whether a mark belongs to words, by the number of words that have it, and of words next to it."""
-    position, mark = rule
-    if position in (Position.BETWEEN_LETTERS, Position.BETWEEN_DIGITS):
+    mark = next(filter(is_mark, rule))
+    if rule in (BETWEEN_LETTERS.format(mark), BETWEEN_DIGITS.format(mark)):
         return num_with * _MAX_APART_RATIO >= num_apart
-    if position is Position.INITIALS:
+    if rule == INITIALS.format(mark):
         return num_with > num_apart
     # Quotes and brackets enclose words, and are part of one only by accident.
     encloses = mark in "'\"`\u00b4" or unicodedata.category(mark) in ("Ps", "Pe", "Pi", "Pf")

@@ -13,7 +13,7 @@ import hashlib
 import sys
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,9 @@ import tokenizers
 from tasks.text._space_splitter import SpaceSplitter, can_split_at_spaces
 from tasks.text._splitter import PIECE_CHARS, Piece, TextSplitter, can_split
 from tasks.text.sequence_template import read_templates
-from tasks.text.special_tokens import USUAL_NAMES, SpecialTokens, find_special_tokens
 from tasks.text.tokenizer_files import (
     SPECIAL_TOKENS,
+    USUAL_NAMES,
     build_tokenizer,
     load_backend,
     panics_as_errors,
@@ -72,13 +72,13 @@ class Tokenizer:
     """A Hugging Face `tokenizers` tokenizer of any kind. Never pads or truncates by itself."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, *, source: str = "tokenizer", special: SpecialTokens | None = None
+        self, backend: tokenizers.Tokenizer, *, source: str = "tokenizer", names: Mapping[str, str] | None = None
     ) -> None:
         """Wrap a tokenizer.
 
         Args:
             source: name of its file, for errors.
-            special: special tokens by role; None to find them by their usual names.
+            names: special tokens by role, from `read_special_names`; others are found by their usual names.
 
         Raises:
             ValueError: if a special token is not in the vocabulary, or the template cannot be used.
@@ -97,8 +97,13 @@ class Tokenizer:
         self._on_tokens: Callable[[int], None] = _ignore
         self._on_sequences: Callable[[int], None] = _ignore
         self.vocab_size = _vocab_size(backend)
-        special = special or find_special_tokens(backend, {}, source)
-        self.pad_id, self.unk_id, self.mask_id = special.pad_id, special.unk_id, special.mask_id
+        ids = _special_ids(backend, names or {}, source)
+        self.pad_id = ids["pad_token"] or 0
+        """Padding; 0 in a tokenizer without such a token, since padding is never attended to."""
+        self.unk_id = -1 if ids["unk_token"] is None else ids["unk_token"]
+        """Unknown words; -1 in a tokenizer that has a token for every byte."""
+        self.mask_id = ids["mask_token"]
+        """Masked tokens; None in a tokenizer without masks."""
         with panics_as_errors(f"`{source}` is broken: the tokenizer cannot read a text"):
             self.single, self.pair = read_templates(backend, source)
             first, spaced = (backend.encode(text, add_special_tokens=False).ids for text in ("a", " a"))
@@ -114,8 +119,7 @@ class Tokenizer:
         """
         backend, path = load_backend(directory)
         check_time(backend, path)
-        special = find_special_tokens(backend, read_special_names(Path(directory), USUAL_NAMES), str(path))
-        return cls(backend, source=str(path), special=special)
+        return cls(backend, source=str(path), names=read_special_names(Path(directory)))
 
     @property
     def digest(self) -> str:
@@ -405,6 +409,19 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 def _ignore(count: int) -> None:
     pass
+
+
+def _special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str], source: str) -> dict[str, int | None]:
+    """Return the ids of special tokens by role; None for those that the tokenizer lacks."""
+    if unknown := getattr(backend.model, "unk_token", None):
+        names = {**names, "unk_token": unknown}
+    ids: dict[str, int | None] = {}
+    for role, usual in USUAL_NAMES.items():
+        if role in names and backend.token_to_id(names[role]) is None:
+            raise ValueError(f"the vocabulary of `{source}` lacks its {role}, `{names[role]}`")
+        candidates = [names[role]] if role in names else usual
+        ids[role] = next((index for token in candidates if (index := backend.token_to_id(token)) is not None), None)
+    return ids
 
 
 def _vocab_size(backend: tokenizers.Tokenizer) -> int:

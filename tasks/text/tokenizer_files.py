@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from tasks.text.json_files import read_flag, read_json
+from tasks.text.json_files import read_flag, read_optional_json
 from tasks.text.sequence_template import bert_template
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -31,6 +31,12 @@ MAX_CONFIG_BYTES = 2**20
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens of BERT."""
+USUAL_NAMES = {
+    "pad_token": ("[PAD]", "<pad>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+"""Role of a special token -> its usual names, for files that name none, as in a model directory."""
 _BERT_TOKENIZERS = {
     *("PreTrained", "Auto", "Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "RetriBert"),
     *("LayoutLM", "Lxmert", "DPRQuestionEncoder", "DPRContextEncoder", "DPRReader"),
@@ -189,7 +195,7 @@ def _check_added_names(backend: tokenizers.Tokenizer, path: Path, config: Mappin
     added = path.with_name(ADDED_TOKENS_FILE)
     if "added_tokens_decoder" in config:  # counts instead
         return
-    if missing := next((name for name in (read_json(added) if added.is_file() else {}) if name not in known), None):
+    if missing := next((name for name in read_optional_json(added) if name not in known), None):
         raise ValueError(f"`{added}` adds `{missing}`, which is no added token of `{path}`; {SAVE_FAST}")
 
 
@@ -219,7 +225,7 @@ def read_tokenizer_class(path: Path) -> str | None:
     Raises:
         ValueError: if the file is broken, or needs custom code.
     """
-    values = read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
+    values = read_optional_json(path, MAX_CONFIG_BYTES)
     name, code = values.get("tokenizer_class"), values.get("auto_map")
     if isinstance(code, dict) and "AutoTokenizer" in code:
         raise ValueError(f"`{path}` needs tokenizer code of its own (auto_map), which is not run; {SAVE_FAST}")
@@ -242,7 +248,7 @@ def _read_vocab_file(path: Path) -> tokenizers.Tokenizer:
         raise ValueError(f"broken vocabulary `{path}`: {error}") from error
 
 
-def read_special_names(directory: Path, roles: Iterable[str]) -> dict[str, str]:
+def read_special_names(directory: Path) -> dict[str, str]:
     """Return the special tokens that the files of a checkpoint name: `pad_token` -> `<pad>`.
 
     Raises:
@@ -251,8 +257,8 @@ def read_special_names(directory: Path, roles: Iterable[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for file in (SPECIAL_TOKENS_MAP_FILE, TOKENIZER_CONFIG_FILE):
         path = directory / file
-        values = read_json(path, MAX_CONFIG_BYTES) if path.is_file() else {}
-        for role in roles:
+        values = read_optional_json(path, MAX_CONFIG_BYTES)
+        for role in USUAL_NAMES:
             value = values.get(role)
             content = value.get("content") if isinstance(value, dict) else value
             if content is not None and not isinstance(content, str):
@@ -264,15 +270,13 @@ def read_special_names(directory: Path, roles: Iterable[str]) -> dict[str, str]:
 
 def _check_added_tokens(vocab: Sequence[str], path: Path) -> None:
     """Refuse added tokens that are not in the vocabulary under their id."""
-    for token, token_id in (read_json(path) if path.is_file() else {}).items():
+    for token, token_id in read_optional_json(path).items():
         if not isinstance(token_id, int) or vocab[token_id : token_id + 1] != [token]:
             raise ValueError(f"`{path}` adds `{token}`, which is not in it; {SAVE_FAST}")
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    config = read_json(path, MAX_CONFIG_BYTES)
+    config = read_optional_json(path, MAX_CONFIG_BYTES)
     for key in _NORMALIZER_FIELDS:
         if key != "strip_accents" or config.get(key) is not None:
             read_flag(config, key, path)

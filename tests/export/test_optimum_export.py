@@ -15,7 +15,7 @@ from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
 from export.evaluation_set import ExportData
 from export.html_report import describe_speed
-from export.optimum_export.model import quiet
+from export.optimum_export.exporter import quiet
 from export.reporter import Reporter
 from export.source import read_source
 from tasks.bundle.model_directory import read_model_directory

@@ -107,8 +107,7 @@ def nested(depth):
         ({"precision": "fp8"}, "`precision` must be 'fp32', 'fp16' or 'int8': `\"fp8\"`"),
         ({"hidden_size": 0}, "hidden_size must be at least 1: `0`"),
         ({"execution": {"num_threads": 2000}}, "execution.num_threads must be at most 1024: `2000`"),
-        ({"scores": {"dev": {"pearson": float("nan")}}}, "scores.dev.pearson must be a finite number: `nan`"),
-        ({"settings": {"null_threshold": float("inf")}}, "settings.null_threshold must be a finite number: `inf`"),
+        ({"scores": {"dev": {"pearson": float("nan")}}}, "expected value at line 1 column"),
         ({"outputs": ["\ud800"]}, "hex escape at line 1 column"),
         ({"scores": {"dev": nested(500)}}, "recursion limit exceeded at line 1 column"),
     ],
@@ -219,17 +218,10 @@ def test_settings_of_engines_are_read_as_written(directory):
     assert replace(again, fallback=None).in_onnx_runtime == Execution()
 
 
-@pytest.mark.parametrize(
-    ("scores", "message"),
-    [
-        ({"dev": ["\ud800"]}, r"scores.dev cannot be written as UTF-8: '\\ud800'"),
-        ({"dev": {"\ud800": 1}}, r"a key of scores.dev cannot be written as UTF-8: '\\ud800'"),
-    ],
-)
-def test_values_that_json_lacks_are_not_written(scores, message):
-    """Values that would make a manifest unreadable are named before it is written."""
-    with pytest.raises(ValueError, match=message):
-        replace(make_manifest("spans", {}), scores=scores).to_json()
+def test_values_that_json_lacks_are_not_written():
+    """Values that would make a manifest unreadable are refused before it is written."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        replace(make_manifest("spans", {}), scores={"f1": float("nan")}).to_json()
 
 
 def test_broken_tokenizer_with_right_digest(directory):

@@ -98,7 +98,7 @@ def test_vectors_of_kept_tokens(tokenizer):
 def test_settings(tokenizer):
     """Impossible settings are refused."""
     for changes, message in (
-        ({"layers": ("dense",)}, "unknown layer: `dense`"),
+        ({"layers": ("dense",)}, "layers must be 'normalize', .*: `dense`"),
         ({"query_length": 17}, "query_length must be 0, or 8 to max_seq_length, 16: `17`"),
         ({"document_length": 4}, "document_length must be 0, or 8 to"),
         ({"query_prefix": "[Q] "}, r"query_prefix `\[Q\] ` is no token of the tokenizer"),

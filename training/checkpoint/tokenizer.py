@@ -13,7 +13,6 @@ from pathlib import Path
 import tokenizers
 
 from tasks.base import first_line
-from tasks.text.special_tokens import USUAL_NAMES, find_special_tokens
 from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import (
     CONFIG_FILE,
@@ -42,8 +41,7 @@ def read_tokenizer(directory: str | Path) -> Tokenizer:
     if path is None:
         return Tokenizer.load(directory)
     backend = _convert(path)
-    special = find_special_tokens(backend, read_special_names(Path(directory), USUAL_NAMES), str(path))
-    return Tokenizer(backend, source=str(path), special=special)
+    return Tokenizer(backend, source=str(path), names=read_special_names(Path(directory)))
 
 
 def copy_tokenizer(source: str | Path, directory: Path) -> None:

@@ -28,7 +28,7 @@ def _flag(name: str) -> str:
 
 def check_numbers(recipe: Any) -> None:
     """Raise ValueError, naming the flag, for the first number of a recipe that is out of bounds."""
-    check_bounds(recipe, named=_flag)
+    check_bounds(recipe, named=_flag, choices=False)
 
 
 def refuse_unused(recipe: Any, name: str, why: str) -> None:
