@@ -260,7 +260,6 @@ def labelled(
 
     Args:
         max_examples: largest number of examples, drawn at random.
-        scored: False if predictions will not be scored.
 
     Raises:
         ValueError: naming the file and line of invalid data.
@@ -308,11 +307,7 @@ def _without_folder(place: str, paths: Sequence[Path]) -> str:
 
 
 def plain_texts(task: AnyTask, available: Examples, paths: Sequence[Path], *, max_examples: int) -> EvaluationSet:
-    """Encode texts as single, truncated sequences, for any task.
-
-    Args:
-        max_examples: largest number of texts, drawn at random.
-    """
+    """Encode texts as single, truncated sequences, for any task."""
     texts = available.sample(max_examples)
     locations = [_without_folder(place, paths) for place in texts.locations]
     encoder = Embedding(task.tokenizer, EmbeddingSettings(max_seq_length=task.settings.max_seq_length))

@@ -151,7 +151,7 @@ def export_checkpoint(
     reporter.say(_describe(source, model))
     for remark in filter(None, (source.family.remark, source.remark, _long_texts(source, model))):
         reporter.say(remark)
-    source, data, evaluation_set, calibration = _read_data(source, model, config, data, reporter)
+    source, data, evaluation_set, calibration = read_data(source, model, config, data, reporter)
     absolute = model_dir.absolute()  # if the current directory is replaced, relative paths into it break
     with atomic_directory(model_dir, replace=replace) as directory:
         export = _Export(source, model, config, evaluation_set, data.workload(source.task, evaluation_set), reporter)
@@ -169,7 +169,7 @@ def export_checkpoint(
     return read_model_directory(absolute)
 
 
-def _read_data(
+def read_data(
     source: Source, model: ExportableModel, config: ExportConfig, data: ExportData, reporter: Reporter
 ) -> tuple[Source, ExportData, EvaluationSet, list[Features]]:
     """Return the source, with thresholds if it needs some, the data with defaults, and what they hold.

@@ -174,10 +174,7 @@ class Evaluator:
         """Prepare an evaluation.
 
         Args:
-            evaluation_set: examples to measure on.
             run: runs the network in PyTorch; its outputs are cached up to a size limit.
-            target: runs the graphs.
-            reporter: receives the progress.
         """
         self.evaluation_set, self.run = evaluation_set, run
         self.target, self.reporter = target, reporter
@@ -198,7 +195,6 @@ class Evaluator:
         """Run networks on the same examples and compare them with PyTorch.
 
         Args:
-            title: title of the progress bar.
             runs: functions that run a network or graph, by name.
             max_batch_tokens: batch size cap of the networks, which dynamic int8 depends on.
 

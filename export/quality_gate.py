@@ -247,18 +247,10 @@ def choose(
 
 
 def _time_and_choose(passing: Sequence[Decision], tried: Sequence[Decision], timer: Timer | None) -> Decision:
-    """Time the decisions within the limits if there are several, and choose with `closest`."""
+    """Time the decisions within the limits, and return the closest to PyTorch among those up to `MAX_TIME`."""
     times = timer(passing) if timer and len(passing) > 1 else {}
-    return replace(_with_all(closest(passing, times), tried), times=times)
-
-
-def closest(decisions: Sequence[Decision], times: Mapping[str, float]) -> Decision:
-    """Return the decision closest to PyTorch among those with a time up to `MAX_TIME`.
-
-    Args:
-        times: time of each by the name of its precision, relative to the fastest; empty to ignore time.
-    """
-    return max((item for item in decisions if times.get(item.precision.name, 1) <= MAX_TIME), key=_closeness)
+    fast = [item for item in passing if times.get(item.precision.name, 1) <= MAX_TIME]
+    return replace(_with_all(max(fast, key=_closeness), tried), times=times)
 
 
 def _closeness(decision: Decision) -> float:

@@ -148,7 +148,6 @@ def read_source(checkpoint: str | Path, *, task: str | None = None, settings: Se
     Args:
         checkpoint: directory in Hugging Face's layout, or sentence-transformers folder.
         task: task to export for; None for the checkpoint's own task.
-        settings: settings that override the checkpoint's.
 
     Raises:
         ValueError: naming the file or setting that is missing, unknown or invalid.

@@ -64,7 +64,6 @@ def tune_model_directory(
 
     Args:
         engine: engine to serve with on CPUs, an `EngineName`.
-        reporter: receives the progress.
 
     Returns:
         All trials in order.

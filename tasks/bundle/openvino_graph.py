@@ -75,7 +75,6 @@ class OpenVINOGraph:
 
         Args:
             model: path of the graph, or the graph with its weights as bytes.
-            execution: threads and options.
             num_cores: cores of all runs together; None for those of the machine.
             max_length: number of positions of the network, to which batches are padded at most; None for any length.
 

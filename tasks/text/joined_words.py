@@ -196,9 +196,6 @@ def learn_joined_words(sentences: Iterable[Sequence[str]]) -> JoinedWords:
 
     A mark belongs to words at a position (`a-a`, `@a`) if more words contain it there than have it next to them as a
     separate word. Words that begin or end with a mark against that rule are listed one by one, if they are frequent.
-
-    Args:
-        sentences: words as tagged.
     """
     with_mark, apart = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     outer, divided = Counter[str](), Counter[str]()

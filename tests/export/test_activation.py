@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import transformers
 
-from export import export_checkpoint, graph_run
+from export import graph_run
 from export.source import read_source
 from tasks.batching import predict
 from tasks.regression import RegressionExample
-from tests.export.conftest import UNTUNED
 from training.checkpoint.writer import with_activation
 
 PAIRS = [("the cat", "a"), ("going home", "the bakery"), ("x y z", "x y z closed.")]
@@ -80,12 +79,12 @@ def test_a_function_that_nothing_names_gets_a_line(save_cross_encoder, name, set
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["release 5, sigmoid", "release 5, identity", "a label"])
-def test_scores_are_those_of_sentence_transformers(tmp_path, save_cross_encoder, name):
+def test_scores_are_those_of_sentence_transformers(save_cross_encoder, export, name):
     """Exported models give the scores of CrossEncoder.predict."""
     cross_encoder = pytest.importorskip("sentence_transformers").CrossEncoder
     directory = save_cross_encoder(*NAMED[name][:2])
 
-    model = export_checkpoint(directory, tmp_path / "models/scorer/1", UNTUNED)
+    model = export(directory)
 
     theirs = cross_encoder(str(directory), device="cpu", max_length=32).predict(PAIRS)
     examples = [RegressionExample(*pair) for pair in PAIRS]
@@ -98,14 +97,11 @@ def test_scores_are_those_of_sentence_transformers(tmp_path, save_cross_encoder,
     ("named", "given"),
     [("release 5, sigmoid", None), ("release 3, identity", None), ("no function", "sigmoid"), ("a label", "identity")],
 )
-def test_other_libraries_apply_the_function_of_the_server(tmp_path, save_cross_encoder, named, given):
+def test_other_libraries_apply_the_function_of_the_server(save_cross_encoder, export, named, given):
     """CrossEncoder and pipelines give the served scores from a model directory, also with --activation."""
     library, runtime = pytest.importorskip("sentence_transformers"), pytest.importorskip("optimum.onnxruntime")
-    settings = {"activation": given} if given else {}
 
-    model = export_checkpoint(
-        save_cross_encoder(*NAMED[named][:2]), tmp_path / "models/s/1", UNTUNED, settings=settings
-    )
+    model = export(save_cross_encoder(*NAMED[named][:2]), settings={"activation": given} if given else {})
 
     expected = predict(model.load_task(), [RegressionExample(*pair) for pair in PAIRS], graph_run(model.model_path))
     theirs = library.CrossEncoder(str(model.path), backend="onnx", local_files_only=True)

@@ -12,7 +12,7 @@ import transformers
 from sklearn.metrics import accuracy_score
 from sklearn.neighbors import NearestNeighbors
 
-from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
+from export import graph_run
 from export.agreement import (
     MIN_EXAMPLES,
     compares,
@@ -21,9 +21,8 @@ from export.agreement import (
     prediction_agreement,
 )
 from export.evaluation_set import ExportData
-from export.reporter import Reporter
 from tasks.batching import predict
-from tests.export.conftest import VOCAB
+from tests.export.conftest import VOCAB, int8
 
 WORDS = VOCAB[5:31]
 
@@ -99,15 +98,12 @@ def test_predictions_agree_as_scikit_learn_counts():
     assert found["same_prediction"] == pytest.approx(accuracy_score(sum(expected, ()), sum(actual, ())))
 
 
-def test_neighbours_of_an_export_are_those_of_transformers(tmp_path, checkpoints):
+def test_neighbours_of_an_export_are_those_of_transformers(tmp_path, checkpoints, export):
     """The manifest has the agreement of the graph's vectors with transformers', counted by scikit-learn."""
     (file := tmp_path / "texts.txt").write_text("\n".join(make_texts(300)) + "\n")
     data, lines = ExportData(texts=file), []
-    config = ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0.9))
 
-    model = export_checkpoint(
-        checkpoints["plain"], tmp_path / "plain/1", config, data=data, reporter=Reporter(lines.append)
-    )
+    model = export("plain", int8(min_cosine=0.9), data=data, lines=lines)
 
     task = model.load_task()
     texts = data.with_calibration(task)[0].examples
@@ -130,7 +126,7 @@ def test_neighbours_of_an_export_are_those_of_transformers(tmp_path, checkpoints
 
 
 @pytest.mark.parametrize(("name", "labelled"), [("classification", False), ("tagging", True), ("tagging", False)])
-def test_labels_of_an_export_are_compared(name, labelled, tmp_path, checkpoints):
+def test_labels_of_an_export_are_compared(name, labelled, tmp_path, checkpoints, export):
     """With labelled data or texts alone, the manifest has the fraction of labels that are transformers'."""
     texts = make_texts(240)
     dev = tmp_path / ("dev.conll" if name == "tagging" else "dev.tsv")
@@ -140,9 +136,8 @@ def test_labels_of_an_export_are_compared(name, labelled, tmp_path, checkpoints)
         dev.write_text("text\tlabel\n" + "".join(f"{text}\tnews\n" for text in texts))
     (file := tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     data = ExportData(dev=(dev,), train=(dev,)) if labelled else ExportData(texts=file)
-    config = ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0.5, max_drop=100))
 
-    model = export_checkpoint(checkpoints[name], tmp_path / "m/1", config, task=name, data=data)
+    model = export(name, int8(min_cosine=0.5, max_drop=100), data=data)
 
     evaluated = texts if labelled else list(data.with_calibration(model.load_task())[0].examples)
     found = model.manifest.scores["quality"]["static int8"]["agreement"]
@@ -158,31 +153,25 @@ def label_agreement(model, checkpoint, texts, *, special_tokens):
     is_tagging = model.manifest.task == "tagging"
     kind = transformers.AutoModelForTokenClassification if is_tagging else None
     network = (kind or transformers.AutoModelForSequenceClassification).from_pretrained(checkpoint).eval()
-    run, same = graph_run(model.model_path), []
-    for text in texts:
-        inputs = tokenizer(text, return_tensors="pt")
-        with torch.inference_mode():
-            expected = network(**inputs).logits.numpy().argmax(-1)
-        actual = run({name: value.numpy().astype(np.int32) for name, value in inputs.items()})["logits"].argmax(-1)
-        both = (actual == expected)[0] if is_tagging else (actual == expected)
-        same.extend(both if special_tokens or not is_tagging else both[1:-1])
-    return np.mean(same)
+    inputs = tokenizer(list(texts), return_tensors="pt", padding=True)
+    with torch.inference_mode():
+        expected = network(**inputs).logits.numpy().argmax(-1)
+    arrays = {name: value.numpy().astype(np.int32) for name, value in inputs.items()}
+    same = graph_run(model.model_path)(arrays)["logits"].argmax(-1) == expected
+    if not is_tagging:
+        return np.mean(same)
+    lengths, skipped = arrays["attention_mask"].sum(1), 0 if special_tokens else 1
+    return np.mean([hit for row, length in zip(same, lengths, strict=True) for hit in row[skipped : length - skipped]])
 
 
 @pytest.mark.parametrize(("count", "is_said"), [(20, True), (240, False)])
-def test_too_few_texts_are_said(count, is_said, tmp_path, checkpoints):
+def test_too_few_texts_are_said(count, is_said, tmp_path, export):
     """An export reports that neighbours are not compared, and `--quality high` uses the other limits."""
     (file := tmp_path / "texts.txt").write_text("\n".join(make_texts(count)) + "\n")
-    limits = QualityLimits(quality="high", min_cosine=0.5, min_same_nearest=0.0 if count > 100 else None)
-    config, lines = ExportConfig(precision="int8", tune=False, limits=limits), []
+    config = int8(quality="high", min_cosine=0.5, min_same_nearest=0.0 if count > 100 else None)
+    lines = []
 
-    model = export_checkpoint(
-        checkpoints["plain"],
-        tmp_path / "plain/1",
-        config,
-        data=ExportData(texts=file),
-        reporter=Reporter(lines.append),
-    )
+    model = export("plain", config, data=ExportData(texts=file), lines=lines)
 
     (evaluated,) = (line for line in lines if line.startswith("evaluated on"))
     assert ("too few to compare neighbours" in evaluated) == is_said

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from export.calibrate import FRACTIONS, NUM_BINS, Histogram, calibrate
 from export.evaluation_set import random_ids
 from export.network import Range
-from export.source import read_source
+from tests.export.conftest import read_network
 
 FLOATS = st.floats(-1e4, 1e4, width=32)
 
@@ -58,8 +58,8 @@ def test_best_range_cuts_off_outliers():
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_ranges_cover_what_the_graph_computes(pooling, checkpoints):
     """If only [CLS] is read, the last layer uses the other tokens for keys and values only."""
-    source = read_source(checkpoints["plain"], settings={"pooling": pooling})
-    model, task, features = source.load_model(), source.task, random_ids(source.task).features
+    model, network = read_network(checkpoints["plain"], pooling=pooling)
+    features = random_ids(network.task).features
     kinds = ("qkv", "attention_output", "intermediate", "output")
     seen = {f"bert.layers.{number}.{kind}": Histogram() for number in (0, 1) for kind in kinds}
 
@@ -71,7 +71,7 @@ def test_ranges_cover_what_the_graph_computes(pooling, checkpoints):
 
     for name in seen:
         watch(name)
-    found = calibrate(model, task, features, list(seen))
+    found = calibrate(model, network.task, features, list(seen))
 
     assert found == {name: histogram.best_range() for name, histogram in seen.items()}
 

@@ -10,32 +10,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
-from export.autotune.model_directory import tune_model_directory
-from export.autotune.workload import Workload
+from export import graph_run
 from export.card import render
 from export.evaluation_set import ExportData
-from export.reporter import Reporter
 from export.targets import TARGETS
 from tasks import TASKS
 from tasks.batching import predict
 from tasks.bundle.files import sha256
-from tasks.bundle.model_directory import read_model_directory
 from tasks.classification import ClassificationExample, ClassificationSettings
 from tasks.masked_lm import ClozeExample
 from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
-from tests.export.conftest import SETTINGS, UNTUNED
+from tests.export.conftest import UNTUNED, int8, save_ours
 from tests.serving.conftest import serve
-from training.checkpoint.reader import load_model
-from training.checkpoint.task_card import CARD_FILE, TaskCard
-from training.checkpoint.writer import save_checkpoint as save_our_checkpoint
-from training.reports.model_card import with_notes
+from training.checkpoint.task_card import CARD_FILE
 
 CHOICES = ("One answer.", "Another answer.")
 EXAMPLES = {
@@ -56,9 +49,10 @@ def text_of(model):
     return (model.path / CARD_FILE).read_text()
 
 
-def snippet(model, library):
+def snippet(model, library, text=None):
     """Return the code block that imports a library, with the model's path filled in."""
-    (code,) = (item for item in re.findall("```python\n(.*?)```", text_of(model), re.DOTALL) if library in item)
+    found = re.findall("```python\n(.*?)```", text or text_of(model), re.DOTALL)
+    (code,) = (item for item in found if library in item)
     return code.replace("path/to/this/folder", str(model.path))
 
 
@@ -121,12 +115,13 @@ def test_every_task_has_a_card():
 
 @pytest.mark.parametrize("unanswerable", [True, False])
 @pytest.mark.parametrize("null_threshold", [-100.0, 100.0])
-def test_snippet_applies_the_null_threshold(unanswerable, null_threshold, tmp_path, checkpoints):
+def test_snippet_applies_the_null_threshold(unanswerable, null_threshold, exported):
     """The snippet gives no answer where the task gives none."""
-    settings = SETTINGS["spans"] | {"unanswerable": unanswerable, "null_threshold": null_threshold}
-    model = export_checkpoint(checkpoints["spans"], tmp_path / "spans/1", UNTUNED, settings=settings)
+    model = exported["spans"]
+    settings = replace(model.manifest.settings, unanswerable=unanswerable, null_threshold=null_threshold)
+    model = replace(model, manifest=replace(model.manifest, settings=settings))
 
-    found = run(snippet(model, "InferenceSession"))
+    found = run(snippet(model, "InferenceSession", render(model.manifest, 1)))
 
     assert found == expected("spans", model)
     assert bool(found) == (not unanswerable or null_threshold > 0)
@@ -150,13 +145,12 @@ def test_snippets_of_other_libraries_run(exported):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "library"), [("plain", "sentence_transformers"), ("regression", "optimum")])
-def test_snippets_of_other_libraries_are_exact_in_int8(name, library, tmp_path, checkpoints):
+def test_snippets_of_other_libraries_are_exact_in_int8(name, library, export):
     """Server, ONNX Runtime alone and other libraries give the same outputs on every CPU."""
     pytest.importorskip("optimum.onnxruntime")
     pytest.importorskip("sentence_transformers")
-    config = ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0))
 
-    model = export_checkpoint(checkpoints[name], tmp_path / "n/1", config)
+    model = export(name, int8(min_cosine=0))
 
     code = snippet(model, library)
     assert '("session.x64quantprecision", "1")' in code
@@ -184,15 +178,14 @@ def test_client_snippets_run(exported, tmp_path):
     assert served == EXAMPLES.keys()
 
 
-def test_cards_of_pair_models_show_pairs(tmp_path, checkpoints):
+def test_cards_of_pair_models_show_pairs(tmp_path, checkpoints, export):
     """A network trained on pairs gets examples with pairs, and the scores of its training."""
     settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
     scores = {"dev": {"accuracy": 0.75}, "majority label": {"accuracy": 0.5}}
-    card = TaskCard(task="classification", settings=settings, scores=scores, provenance={"text_pairs": True})
-    model = load_model(checkpoints["classification"], "classification")
-    save_our_checkpoint(tmp_path / "ours", model, tokenizer_from=checkpoints["classification"], card=card)
+    card = {"scores": scores, "provenance": {"text_pairs": True}}
+    ours = save_ours(tmp_path / "ours", checkpoints["classification"], "classification", settings, **card)
 
-    exported = export_checkpoint(tmp_path / "ours", tmp_path / "news/1", UNTUNED)
+    exported = export(ours, to="news/1")
 
     assert run(snippet(exported, "InferenceSession"))[0] in settings.labels
     assert '"text_pair": "Its pair."' in text_of(exported)
@@ -201,7 +194,7 @@ def test_cards_of_pair_models_show_pairs(tmp_path, checkpoints):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_card_lists_scores_and_data(precision, tmp_path, checkpoints):
+def test_card_lists_scores_and_data(precision, tmp_path, export):
     """The card shows the scores of PyTorch and of all precisions tried, and name and digest of the data."""
     files = {}
     for name, text in {"dev": "the cat\tnews", "other": "the bakery\tsports", "train": "going home\tnews"}.items():
@@ -209,11 +202,9 @@ def test_card_lists_scores_and_data(precision, tmp_path, checkpoints):
         files[name].parent.mkdir()
         files[name].write_text(f"text\tlabel\n{text}\n")
     dev, other, train = files.values()
-    config = ExportConfig(precision=precision, tune=False, limits=QualityLimits(max_drop=100))
 
-    model = export_checkpoint(
-        checkpoints["classification"], tmp_path / "news/1", config, data=ExportData(dev=(dev, other), train=(train,))
-    )
+    config = UNTUNED if precision == "fp32" else int8(max_drop=100)
+    model = export("classification", config, data=ExportData(dev=(dev, other), train=(train,)))
 
     text, record = text_of(model), model.manifest.provenance["data"]
     metadata = yaml.safe_load(text.split("---\n")[1])
@@ -257,48 +248,15 @@ def test_teachers_are_rows_of_the_table(same_data, exported):
     assert ("were scored in training" in quality) == same_data
 
 
-def test_tuning_updates_the_card(tmp_path, exported):
-    """After tuning, the card states the number of trials, and its snippet runs the new graph."""
-    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
-    before = (directory / CARD_FILE).read_text()
-
-    trials = tune_model_directory(directory, Workload((3, 9), 65))
-
-    after = read_model_directory(directory)
-    assert "execution settings are defaults" in before
-    assert f"in {len(trials)} trials" in text_of(after).replace("\n", " ")
-    assert text_of(after) == with_notes(render(after.manifest, after.model_path.stat().st_size), "")
-    np.testing.assert_allclose(
-        run(snippet(after, "InferenceSession")), expected("embedding", exported["embedding"]), atol=1e-4
-    )
-
-
-def test_notes_in_the_card_are_kept(tmp_path, exported, checkpoints):
-    """Notes that a user wrote into the card survive tuning and another export."""
-    directory = shutil.copytree(exported["embedding"].path, tmp_path / "plain/1")
-    card, notes, lines = directory / CARD_FILE, "## Licence\n\nCC0, says *Müller*.", []
-    card.write_text(with_notes(card.read_text(), notes))
-
-    tune_model_directory(directory, Workload((3, 9), 65))
-    tuned = card.read_text()
-    export_checkpoint(checkpoints["plain"], directory, UNTUNED, replace=True, reporter=Reporter(lines.append))
-    exported_again = card.read_text()
-
-    for text in (tuned, exported_again):
-        assert text.endswith(f"-->\n\n{notes}\n")
-        assert text.count("<!--") == 1
-    assert tuned != exported_again
-    assert any("keeping the notes" in line for line in lines)
-
-
+@settings(max_examples=25)
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))).filter(str.strip))
 def test_card_is_valid_for_any_label(exported, label):
     """Front matter and snippets are valid YAML and Python for any names of labels and files."""
     manifest = exported["classification"].manifest
-    settings = ClassificationSettings(labels=(label, label + "2", label + "3"))
+    labels = ClassificationSettings(labels=(label, label + "2", label + "3"))
     data = {"evaluated_on": {"description": "some", "files": {label: "0" * 64}}}
 
-    text = render(replace(manifest, settings=settings, provenance={**manifest.provenance, "data": data}), 1)
+    text = render(replace(manifest, settings=labels, provenance={**manifest.provenance, "data": data}), 1)
 
     assert yaml.safe_load(text.split("\n---\n")[0])["library_name"] == "onnx"
     for code in re.findall("```python\n(.*?)\n```\n", text, re.DOTALL):

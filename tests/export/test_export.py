@@ -10,12 +10,12 @@ import onnx
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 
-from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
+from export import ExportConfig, QualityLimits, graph_run
 from export.__main__ import main
 from export.evaluation_set import ExportData
 from export.parity import ParityError
+from export.pipeline import read_data
 from export.quality_gate import QualityError
 from export.reporter import Reporter
 from export.source import read_source
@@ -24,36 +24,19 @@ from tasks.bundle.files import sha256
 from tasks.bundle.model_directory import read_model_directory
 from tasks.classification import ClassificationSettings
 from tests.commands import call
-from tests.export.conftest import SETTINGS
-from training.checkpoint.reader import load_model
-from training.checkpoint.task_card import TaskCard
+from tests.export.conftest import int8, save_ours
 from training.checkpoint.weights import checkpoint_digest
-from training.checkpoint.writer import save_checkpoint as save_our_checkpoint
 from training.data.columns import Columns
 
-UNTUNED = ExportConfig(tune=False)
 IMPOSSIBLE = ExportConfig(tune=False, limits=QualityLimits(atol=1e-12))
 
 
-def names(directory):
-    return sorted(path.name for path in directory.rglob("*")) if directory.exists() else []
-
-
-def last_hidden_state(directory, arrays):
+def check_vectors(model, directory, arrays):
     network = transformers.BertModel.from_pretrained(directory, add_pooling_layer=False).eval()
     with torch.inference_mode():
-        return network(**{name: torch.from_numpy(array) for name, array in arrays.items()}).last_hidden_state.numpy()
-
-
-def check_vectors(model, directory, arrays):
-    actual, hidden = graph_run(model.model_path)(arrays)["sentence_embedding"], last_hidden_state(directory, arrays)
-    mask = arrays["attention_mask"][..., None]
-    expected = hidden[:, 0]
-    if model.manifest.settings.pooling == "mean":
-        expected = (hidden * mask).sum(1) / mask.sum(1)
-    if model.manifest.settings.normalize:
-        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(actual, expected, atol=1e-4)
+        hidden = network(**{name: torch.from_numpy(array) for name, array in arrays.items()}).last_hidden_state.numpy()
+    actual = graph_run(model.model_path)(arrays)["sentence_embedding"]
+    np.testing.assert_allclose(actual, hidden[:, 0], atol=1e-4)
 
 
 def without_pooler(save, path):
@@ -80,11 +63,17 @@ def cased_tanh(save, path):
 
 
 @pytest.mark.parametrize("layout", [without_pooler, pickled, vocab_only, cased_tanh])
-def test_foreign_layouts_are_exported(tmp_path, layout, save_checkpoint, random_batch, texts):
-    """Graph and tokenizer of the model directory match the checkpoint, for every layout of its files."""
+def test_foreign_layouts_are_exported(tmp_path, layout, save_checkpoint, export, random_batch, texts, monkeypatch):
+    """Graph and tokenizer match the checkpoint, for every layout of its files; the export opens no socket."""
+
+    def refuse(*_):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
     directory = layout(save_checkpoint, tmp_path / "checkpoint")
 
-    model = export_checkpoint(directory, tmp_path / "models/foreign/1", UNTUNED)
+    model = export(directory)
 
     check_vectors(model, directory, random_batch(3, 9))
     theirs = transformers.BertTokenizerFast.from_pretrained(directory)
@@ -105,32 +94,24 @@ def test_manifest_records_provenance(exported, checkpoints):
     assert manifest.provenance["checkpoint"]["name"] == "plain"
     assert manifest.provenance["versions"]["onnx"] == onnx.__version__
     assert manifest.scores["fp32_difference"]["sentence_embedding"] <= 1e-4
-    assert set(names(model.path)) >= {"manifest.json", "model.onnx", "report.html", "tokenizer.json"}
+    names = {path.name for path in model.path.iterdir()}
+    assert names >= {"manifest.json", "model.onnx", "report.html", "tokenizer.json"}
     assert read_model_directory(model.path) == model
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-30])
-def test_tiny_vectors_are_compared(tmp_path, checkpoints, scale):
-    """Zero vectors are equal, and tiny vectors have a cosine."""
-    checkpoint = shutil.copytree(checkpoints["plain"], tmp_path / "checkpoint")
-    weights = load_file(checkpoint / "model.safetensors")
-    last = {name: value * scale for name, value in weights.items() if "layer.1.output.LayerNorm" in name}
-    save_file(weights | last, checkpoint / "model.safetensors")
-
-    quality = export_checkpoint(checkpoint, tmp_path / "models/m/1", UNTUNED).manifest.scores["quality"]
-
-    assert quality["fp32"]["mean_cosine"] == pytest.approx(1)
-
-
-def ours(path, checkpoint, scores=None, **provenance):
+@pytest.fixture
+def ours(tmp_path, checkpoints):
     """Save a checkpoint of Bertline with this record of its training."""
-    settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
-    card = TaskCard(task="classification", settings=settings, scores=scores or {}, provenance=provenance)
-    save_our_checkpoint(path, load_model(checkpoint, "classification"), tokenizer_from=checkpoint, card=card)
-    return path
+
+    def save(scores=None, **provenance):
+        settings = ClassificationSettings(max_seq_length=16, labels=("sports", "weather", "news"))
+        card = {"scores": scores or {}, "provenance": provenance}
+        return save_ours(tmp_path / "ours", checkpoints["classification"], "classification", settings, **card)
+
+    return save
 
 
-def test_record_of_training_is_kept(tmp_path, checkpoints):
+def test_record_of_training_is_kept(export, ours):
     """The manifest contains the settings, scores and provenance of the task card, without the paths of its machine."""
     before = {"recipe": {"corpus": "/secret/corpus", "run_dir": "/secret/runs/mini", "learning_rate": 1e-4}}
     recipe = {
@@ -139,16 +120,15 @@ def test_record_of_training_is_kept(tmp_path, checkpoints):
         "columns": {"text": "a/b"},
     }
     checkpoint = ours(
-        tmp_path / "ours",
-        checkpoints["classification"],
         {"accuracy": 0.75},
         data={"train.tsv": "abc"},
         recipe=recipe,
         pretraining=before | {"before": before},
         before={"recipe": {"train": ["/secret/other.tsv"]}},
+        cuts={"dev examples": {"num_cut": 3, "num_examples": 5, "limit": "max_seq_length 64"}},
     )
 
-    exported = export_checkpoint(checkpoint, tmp_path / "news/3", UNTUNED)
+    exported = export(checkpoint)
 
     training = exported.manifest.provenance["training"]
     assert exported.manifest.settings.max_seq_length == 16
@@ -161,80 +141,61 @@ def test_record_of_training_is_kept(tmp_path, checkpoints):
     assert training["before"] == {"recipe": {"train": ["other.tsv"]}}
     assert not [path for path in exported.path.iterdir() if path.is_file() and b"/secret" in path.read_bytes()]
     assert "fine-tuned from `mini`" in (exported.path / "README.md").read_text()
+    assert exported.manifest.truncate  # texts were truncated in the evaluation of training
 
 
-def test_training_data_are_for_the_same_task_only(tmp_path, checkpoints):
-    """Dev data of training evaluate the same task; the encoder alone is evaluated without them."""
-    (dev := tmp_path / "dev.tsv").write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
-    recipe = {"dev": [str(dev)], "train": [], "columns": {"text": "sentence"}}
-    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], recipe=recipe)
-
-    labels = export_checkpoint(checkpoint, tmp_path / "news/1", UNTUNED)
-    vectors = export_checkpoint(checkpoint, tmp_path / "vectors/1", UNTUNED, task="embedding")
-
-    assert labels.manifest.scores["evaluated_on"] == "2 examples of dev.tsv"
-    assert vectors.manifest.scores["evaluated_on"] == "64 random sequences"
+def data_of(checkpoint, data=None, *, precision="fp32", task=None):
+    """Return the name of the evaluation set of an export, the number of sequences to calibrate on, and the output."""
+    source, lines = read_source(checkpoint, task=task), []
+    options = ExportConfig(precision=precision), data or ExportData(), Reporter(lines.append)
+    _, _, evaluation_set, sequences = read_data(source, source.load_model(), *options)
+    return evaluation_set.name, len(sequences), lines
 
 
 @pytest.mark.parametrize("task", ["classification", "embedding"])
-def test_dev_alone_calibrates_on_training_data(task, tmp_path, checkpoints):
-    """With --dev only, int8 is calibrated on the checkpoint's training data if the task is the same."""
+def test_data_of_training_are_for_the_same_task(task, tmp_path, ours):
+    """Dev data of training evaluate the same task, and its training data calibrate; the encoder alone needs others."""
     (train := tmp_path / "train.tsv").write_text("sentence\tlabel\ngoing home\tnews\n")
-    (dev := tmp_path / "dev.tsv").write_text("text\ttext_pair\tlabel\nthe cat\ta\tnews\nthe\tb\tsports\n")
+    (dev := tmp_path / "dev.tsv").write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
+    (given := tmp_path / "given.tsv").write_text("text\ttext_pair\tlabel\nthe cat\ta\tnews\nthe\tb\tsports\n")
     if task == "embedding":
-        dev.write_text("text\ttext_pair\tlabel\nthe cat\ta\t1\nthe\tb\t2\n")
-    recipe = {"train": [str(train)], "columns": {"text": "sentence"}}
-    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], recipe=recipe)
-    config, lines = ExportConfig(precision="int8", tune=False, limits=QualityLimits(max_drop=200, min_cosine=0.9)), []
+        given.write_text("text\ttext_pair\tlabel\nthe cat\ta\t1\nthe\tb\t2\n")
+    checkpoint = ours(recipe={"train": [str(train)], "dev": [str(dev)], "columns": {"text": "sentence"}})
 
-    model = export_checkpoint(
-        checkpoint, tmp_path / "m/1", config, task=task, data=ExportData(dev=(dev,)), reporter=Reporter(lines.append)
-    )
+    judged, _, _ = data_of(checkpoint, task=task)
+    _, count, lines = data_of(checkpoint, ExportData(dev=(given,)), precision="int8", task=task)
 
-    found = model.manifest.provenance["graph"]["precision"]["matmul"]
-    assert found == ("static int8" if task == "classification" else "dynamic int8")
-    assert ("calibrated on train.tsv" in lines) == (task == "classification")
-    assert ("no --train: dynamic int8 only, outputs depend on the batch" in lines) == (task == "embedding")
+    assert judged == ("2 examples of dev.tsv" if task == "classification" else "64 random sequences")
+    assert count == (task == "classification")
+    expected = "calibrated on train.tsv" if count else "no --train: dynamic int8 only, outputs depend on the batch"
+    assert expected in lines
 
 
-def test_an_unknown_metric_is_named_before_tuning(tmp_path, checkpoints):
+def test_data_that_are_not_there_are_named(tmp_path, ours):
+    """With --train only, dev data of training evaluate, with their own columns; missing and remote files are named."""
+    (dev := tmp_path / "dev.tsv").write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
+    (train := tmp_path / "other.tsv").write_text("words\tlabel\ngoing home\tnews\n")
+    recipe = {"train": ["gone.tsv"], "dev": [str(dev), "lost.tsv"], "columns": {"text": "sentence"}}
+    data = ExportData(train=(train,), columns=Columns(text="words"))
+
+    judged, _, lines = data_of(ours(recipe=recipe), data, precision="int8")
+    shutil.rmtree(tmp_path / "ours")
+    _, _, remote = data_of(ours(recipe={"dev": ["hf:org/data,split=validation"]}))
+
+    assert judged == "2 examples of dev.tsv"
+    assert "calibrated on other.tsv" in lines
+    assert "training data not found: lost.tsv; give --dev and --train" in lines
+    assert "training data on the hub: hf:org/data,split=validation; give --dev and --train" in remote
+
+
+def test_an_unknown_metric_is_named_before_tuning(tmp_path, export):
     """A misspelt --metric ends an export in fp32 before any variant is timed."""
     (dev := tmp_path / "dev.tsv").write_text("text\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
     data, lines = ExportData(dev=(dev,), metric="rouge"), []
 
     with pytest.raises(ValueError, match=r"unknown --metric `rouge` \(one of: accuracy"):
-        export_checkpoint(
-            checkpoints["classification"], tmp_path / "m/1", ExportConfig(), data=data, reporter=Reporter(lines.append)
-        )
+        export("classification", ExportConfig(), data=data, lines=lines)
     assert not any("speed of variants" in line for line in lines)
-
-
-def test_data_of_the_hub_must_be_named(tmp_path, checkpoints):
-    """Training data of the hub are not downloaded unasked, and the output states this."""
-    checkpoint = ours(
-        tmp_path / "ours", checkpoints["classification"], recipe={"dev": ["hf:org/data,split=validation"]}
-    )
-    lines = []
-
-    export_checkpoint(checkpoint, tmp_path / "m/1", UNTUNED, reporter=Reporter(lines.append))
-
-    assert "training data on the hub: hf:org/data,split=validation; give --dev and --train" in lines
-
-
-def test_train_alone_evaluates_on_dev_data_of_training(tmp_path, checkpoints):
-    """With --train only, the checkpoint's dev data evaluate, each with its own columns; missing files are named."""
-    (dev := tmp_path / "dev.tsv").write_text("sentence\tlabel\nthe cat\tnews\nthe bakery\tsports\n")
-    (train := tmp_path / "other.tsv").write_text("words\tlabel\ngoing home\tnews\n")
-    recipe = {"train": ["gone.tsv"], "dev": [str(dev), "lost.tsv"], "columns": {"text": "sentence"}}
-    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], recipe=recipe)
-    config, lines = ExportConfig(precision="int8", tune=False, limits=QualityLimits(max_drop=200, min_cosine=0.9)), []
-    data = ExportData(train=(train,), columns=Columns(text="words"))
-
-    model = export_checkpoint(checkpoint, tmp_path / "m/1", config, data=data, reporter=Reporter(lines.append))
-
-    assert model.manifest.scores["evaluated_on"] == "2 examples of dev.tsv"
-    assert "calibrated on other.tsv" in lines
-    assert "training data not found: lost.tsv; give --dev and --train" in lines
 
 
 @pytest.mark.parametrize(
@@ -279,21 +240,13 @@ def test_masked_words_are_within_the_sequence_length(max_seq_length, tmp_path, c
 
 @pytest.mark.parametrize(
     ("task", "matmul"),
-    [
-        *((task, "static int8") for task in ("embedding", "tagging", "spans")),
-        *((task, "dynamic int8") for task in ("classification", "multiple-choice", "masked-lm")),
-    ],
+    [("embedding", "static int8"), ("classification", "dynamic int8"), ("masked-lm", "dynamic int8")],
 )
-def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, matmul, checkpoints, texts):
+def test_int8_is_close_and_its_quality_is_recorded(task, matmul, export, texts_file):
     """Matmuls run on integers, and the manifest records the quality."""
-    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
-    checkpoint = checkpoints["plain" if task == "embedding" else task]
-    data = ExportData(texts=tmp_path / "texts.txt") if matmul == "static int8" else ExportData()
-    config = ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0.97))
+    data = ExportData(texts=texts_file) if matmul == "static int8" else None
 
-    model = export_checkpoint(
-        checkpoint, tmp_path / "small/2", config, task=task, settings=SETTINGS.get(task), data=data
-    )
+    model = export("plain" if task == "embedding" else task, int8(min_cosine=0.97), task=task, data=data)
 
     kinds = {node.op_type for node in onnx.load(model.model_path).graph.node}
     quality = model.manifest.scores["quality"][matmul]
@@ -303,47 +256,44 @@ def test_int8_is_close_and_its_quality_is_recorded(tmp_path, task, matmul, check
     assert 0.97 <= quality["mean_cosine"] < 1
     assert quality["min_cosine"] <= quality["mean_cosine"]
     assert model.manifest.scores["evaluated_on"] == (
-        "4 texts, also used to calibrate" if matmul == "static int8" else "64 random sequences"
+        "16 texts, also used to calibrate" if matmul == "static int8" else "64 random sequences"
     )
     assert model.manifest.provenance["graph"]["precision"]["matmul"] == matmul
 
 
-@pytest.mark.parametrize("attention", ["Attention", default_configuration().variant.attention])
-def test_tuned_graph_below_the_limit_is_refused(attention, tmp_path, checkpoints, monkeypatch):
-    """The graph is evaluated again as served; the error suggests only remedies that are left."""
+def write_wrong_graphs(monkeypatch, chosen, is_wrong):
+    """Let tuning choose a configuration, and negate the outputs of written graphs for some execution settings."""
 
-    def wrong_in_the_file(graph, *, execution):
+    def run_of(graph, *, execution):
         run = graph_run(graph, execution=execution)
-        sign = -1 if isinstance(graph, Path) else 1
+        sign = -1 if isinstance(graph, Path) and is_wrong(execution) else 1
         return lambda arrays: {name: sign * output for name, output in run(arrays).items()}
 
-    chosen = default_configuration().with_value("attention", attention)
     monkeypatch.setattr("export.pipeline.autotune", lambda *arguments, **keywords: (chosen, []))
-    monkeypatch.setattr("export.pipeline.graph_run", wrong_in_the_file)
-    config = ExportConfig(precision="int8", limits=QualityLimits(min_cosine=0.9))
+    monkeypatch.setattr("export.pipeline.graph_run", run_of)
+    return ExportConfig(precision="int8", limits=QualityLimits(min_cosine=0.9))
+
+
+@pytest.mark.parametrize("attention", ["Attention", default_configuration().variant.attention])
+def test_tuned_graph_below_the_limit_is_refused(attention, tmp_path, export, monkeypatch):
+    """The graph is evaluated again as served; the error suggests only remedies that are left."""
+    chosen = default_configuration().with_value("attention", attention)
+    config = write_wrong_graphs(monkeypatch, chosen, lambda execution: True)
 
     with pytest.raises(
         QualityError, match=r"dynamic int8, as served: the mean cosine .* \(raise the limit, or use fp32\)"
     ):
-        export_checkpoint(checkpoints["plain"], tmp_path / "small/1", config)
+        export("plain", config)
 
-    assert not (tmp_path / "small").exists()
+    assert not (tmp_path / "m").exists()
 
 
-def test_default_is_written_if_the_tuned_variant_fails(tmp_path, checkpoints, monkeypatch):
+def test_default_is_written_if_the_tuned_variant_fails(export, monkeypatch):
     """Minutes of tuning do not end in an error: the default variant met the limits before."""
-
-    def wrong_in_the_first_file(graph, *, execution):
-        run = graph_run(graph, execution=execution)
-        sign = -1 if isinstance(graph, Path) and execution.max_batch_tokens == 128 else 1
-        return lambda arrays: {name: sign * output for name, output in run(arrays).items()}
-
     chosen, lines = default_configuration().with_value("max_batch_tokens", 128), []
-    monkeypatch.setattr("export.pipeline.autotune", lambda *arguments, **keywords: (chosen, []))
-    monkeypatch.setattr("export.pipeline.graph_run", wrong_in_the_first_file)
-    config = ExportConfig(precision="int8", limits=QualityLimits(min_cosine=0.9))
+    config = write_wrong_graphs(monkeypatch, chosen, lambda execution: execution.max_batch_tokens == 128)
 
-    model = export_checkpoint(checkpoints["plain"], tmp_path / "small/1", config, reporter=Reporter(lines.append))
+    model = export("plain", config, lines=lines)
 
     assert model.manifest.execution == default_configuration().execution
     assert model.manifest.scores["quality"]["dynamic int8"]["mean_cosine"] > 0.9
@@ -351,48 +301,32 @@ def test_default_is_written_if_the_tuned_variant_fails(tmp_path, checkpoints, mo
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_graphs_are_refused_before_they_are_tuned(precision, tmp_path, checkpoints, monkeypatch):
+def test_graphs_are_refused_before_they_are_tuned(precision, tmp_path, export, monkeypatch):
     """Neither parity nor quality waits for the minutes that tuning takes; no files are left."""
-
-    def tune(*arguments, **keywords):
-        raise AssertionError("tuned")
-
-    monkeypatch.setattr("export.pipeline.autotune", tune)
+    monkeypatch.setattr("export.pipeline.autotune", lambda *arguments, **keywords: pytest.fail("tuned"))
     config = ExportConfig(precision=precision, limits=QualityLimits(atol=1e-12, max_drop=0, min_cosine=1))
 
     with pytest.raises(ParityError if precision == "fp32" else QualityError):
-        export_checkpoint(checkpoints["plain"], tmp_path / "small/1", config)
+        export("plain", config)
 
-    assert not (tmp_path / "small").exists()
+    assert not (tmp_path / "m").exists()
 
 
-def test_existing_version_is_replaced_atomically(tmp_path, exported, checkpoints):
+def test_existing_version_is_replaced_atomically(tmp_path, exported, export):
     """An existing version needs --replace, and stays unchanged if its replacement fails."""
-    target = tmp_path / "plain/1"
+    target = tmp_path / "m/1"
     shutil.copytree(exported["embedding"].path, target)
     before = read_model_directory(target)
 
     with pytest.raises(ValueError, match=r"already exists: .*--replace"):
-        export_checkpoint(checkpoints["plain"], target)
+        export("plain")
     with pytest.raises(ParityError):
-        export_checkpoint(checkpoints["plain"], target, IMPOSSIBLE, replace=True)
+        export("plain", IMPOSSIBLE, replace=True)
     assert read_model_directory(target) == before
 
-    after = export_checkpoint(checkpoints["plain"], target, UNTUNED, replace=True, settings={"pooling": "mean"})
+    after = export("plain", replace=True, settings={"pooling": "mean"})
     assert after.manifest.settings.pooling == "mean"
     assert [path.name for path in target.parent.iterdir()] == ["1"]
-
-
-def test_export_needs_no_network(tmp_path, checkpoints, monkeypatch):
-    """The export opens no socket."""
-
-    def refuse(*_):
-        raise AssertionError("the network was asked")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-
-    assert export_checkpoint(checkpoints["plain"], tmp_path / "offline/1", UNTUNED).path.is_dir()
 
 
 def test_command_prints_one_line_per_stage(tmp_path, checkpoints, monkeypatch, capfd):
@@ -421,12 +355,11 @@ def test_command_prints_one_line_per_stage(tmp_path, checkpoints, monkeypatch, c
     assert (settings.pooling, settings.normalize, settings.max_seq_length) == ("mean", True, 16)
 
 
-def test_columns_of_training_are_defaults(tmp_path, checkpoints, monkeypatch):
+def test_columns_of_training_are_defaults(tmp_path, ours, monkeypatch):
     """Columns of training apply to --dev unless flags give others."""
     dev = tmp_path / "dev.tsv"
     dev.write_text("sentence\tother\tlabel\nthe cat\tx\tnews\nthe bakery\ty\tsports\n")
-    recipe = {"dev": ["elsewhere.tsv"], "train": [], "columns": {"text": "sentence"}}
-    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], recipe=recipe)
+    checkpoint = ours(recipe={"dev": ["elsewhere.tsv"], "train": [], "columns": {"text": "sentence"}})
 
     def export(version, *columns):
         arguments = [checkpoint, tmp_path / f"news/{version}", "--no-tune", "--dev", dev, *columns]
@@ -445,7 +378,6 @@ def test_columns_of_training_are_defaults(tmp_path, checkpoints, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "chosen", "cuts"),
     [
-        ("the cat\tnews", [], False),
         ("the cat\tnews", ["--truncate", "yes"], True),
         ("the cat " * 40 + "\tnews", [], True),
         ("the cat " * 40 + "\tnews", ["--truncate", "no"], False),
@@ -465,11 +397,3 @@ def test_model_evaluated_on_truncated_texts_truncates(line, chosen, cuts, tmp_pa
     card = (path / "README.md").read_text()
     assert f"longer texts are {'truncated' if cuts else 'rejected'} unless a request says otherwise" in card
     assert ("of which 1 were truncated" in card) is (len(line) > 100)
-
-
-def test_model_trained_with_truncated_texts_truncates(tmp_path, checkpoints):
-    """Truncated texts in the evaluation of training count, too, if the export evaluates nothing."""
-    cuts = {"dev examples": {"num_cut": 3, "num_examples": 5, "limit": "max_seq_length 64"}}
-    checkpoint = ours(tmp_path / "ours", checkpoints["classification"], cuts=cuts)
-
-    assert export_checkpoint(checkpoint, tmp_path / "news/1", UNTUNED).manifest.truncate

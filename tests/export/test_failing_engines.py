@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
+from export import ExportConfig, QualityLimits, graph_run
 from export.autotune import search
 from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
@@ -30,19 +30,12 @@ def _any_cpu(monkeypatch):
 
 
 @pytest.fixture
-def export(checkpoints, tmp_path, texts_file):
+def export(export, texts_file):
     """Export the plain checkpoint, and return the model directory and the lines of the output."""
 
     def run(**flags):
         lines, config = [], ExportConfig(limits=QualityLimits(min_cosine=0.9), **flags)
-        directory = export_checkpoint(
-            checkpoints["plain"],
-            tmp_path / "plain/1",
-            config,
-            data=ExportData(texts=texts_file),
-            reporter=Reporter(lines.append),
-        )
-        return directory, lines
+        return export("plain", config, data=ExportData(texts=texts_file), lines=lines), lines
 
     return run
 
@@ -193,11 +186,8 @@ def test_tuning_leaves_out_a_rival_that_changes_the_outputs(exported, tmp_path, 
     tune_model_directory(directory, Workload((5, 9), 65), reporter=Reporter(lines.append))
 
     manifest = read_model_directory(directory).manifest
-    assert (manifest.execution.engine, manifest.fallback, OPENVINO_FILE in manifest.files) == (
-        "onnxruntime",
-        None,
-        False,
-    )
+    found = manifest.execution.engine, manifest.fallback, OPENVINO_FILE in manifest.files
+    assert found == ("onnxruntime", None, False)
     assert any(line.startswith(f"{LEFT_OUT}tuning changed the output") for line in lines)
 
 
@@ -223,4 +213,4 @@ def test_the_wanted_engine_that_misses_the_limits_is_an_error(precision, tune, e
     with pytest.raises(error, match="graph rejected: "):
         export(precision=precision, engine="openvino", tune=tune)
 
-    assert not (tmp_path / "plain").exists()
+    assert not (tmp_path / "m").exists()

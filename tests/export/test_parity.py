@@ -5,14 +5,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from export import export_checkpoint, graph_run
+from export import graph_run
 from export.parity import ParityError, check_parity
-from export.reporter import Reporter
 from export.source import read_source
-from tests.export.conftest import UNTUNED
 from training.checkpoint.evaluation import torch_run
 
-CHECKPOINTS = {"embedding": "plain", "classification": "classification", "spans": "spans", "masked-lm": "masked-lm"}
+CHECKPOINTS = {"embedding": "plain", "classification": "classification", "spans": "spans"}
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +33,6 @@ def change_weight(source, target, is_chosen, change):
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     onnx.save(proto, target)
     return graph_run(target)
-
-
-@pytest.mark.parametrize("task", CHECKPOINTS)
-def test_equal_outputs_pass(task, exported, references):
-    """The largest difference of each output is reported."""
-    known_task = exported[task].load_task()
-
-    differences = check_parity(known_task, references[task], graph_run(exported[task].model_path), atol=1e-4)
-
-    assert tuple(differences) == known_task.output_names
-    assert all(0 <= difference <= 1e-4 for difference in differences.values())
 
 
 @pytest.mark.parametrize(
@@ -122,17 +109,14 @@ def test_tolerance_is_relative_for_large_outputs(exported, references):
     check_parity(task, of(references["spans"]), with_error, atol=1e-4)
 
 
-@pytest.mark.parametrize(("length", "says"), [(33, True), (32, False)])
-def test_long_texts_get_a_line_with_their_cost(checkpoints, tmp_path, monkeypatch, length, says):
+def test_long_texts_get_a_line_with_their_cost(export, monkeypatch):
     """An export of a network for long texts prints what they cost, and which flag lowers it."""
     monkeypatch.setattr("export.pipeline.LONG_TEXTS", 32)
-    lines, settings = [], {"max_seq_length": length}
-    export_checkpoint(
-        checkpoints["plain"], tmp_path / "m/1", UNTUNED, settings=settings, reporter=Reporter(lines.append)
-    )
+    lines = []
+    export("plain", lines=lines, settings={"max_seq_length": 33})
 
     expected = "texts of up to 33 tokens take minutes to compare with PyTorch, and up to 0.0 GiB each for attention"
-    assert any(line.startswith(expected) and "give --max-seq-length" in line for line in lines) == says
+    assert any(line.startswith(expected) and "give --max-seq-length" in line for line in lines)
 
 
 def test_comparison_before_tuning_leaves_out_large_batches(exported, references):

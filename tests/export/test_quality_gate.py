@@ -11,17 +11,17 @@ import pytest
 
 from export.calibrate import calibrate
 from export.evaluation_set import random_ids
-from export.network import Network, Weights
+from export.network import Weights
 from export.quality import Evaluator, Quality
 from export.quality_gate import MAX_TIME, Decision, QualityError, QualityLimits, choose
 from export.reporter import SILENT
 from export.session import graph_run
-from export.source import read_source
 from export.targets import TARGETS
 from export.variant import GraphPrecision
 from tasks import create_task, settings_from_dict
 from tasks.embedding import Embedding
 from tasks.text.tokenizer import Tokenizer
+from tests.export.conftest import read_network
 from training.checkpoint.evaluation import torch_run
 
 
@@ -145,17 +145,16 @@ def test_flags_that_accept_a_quality_do():
     assert decision_of(quality(float("nan")), quality(), by_cosine=True).accepting(limits) == ""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hard_network(checkpoints):
     """Network for embeddings with one layer that int8 cannot represent, and its evaluator."""
-    source = read_source(checkpoints["plain"])
-    model = source.load_model()
+    model, network = read_network(checkpoints["plain"])
     model.bert.layers[1].intermediate.weight.data[:, 3] *= 300
     model.bert.layers[1].output.weight.data *= 0.01
-    evaluation_set = random_ids(source.task)
-    network = Network(model.config, Weights.from_model(model), source.task)
-    network = replace(network, ranges=calibrate(model, source.task, evaluation_set.features, network.layers))
-    return network, Evaluator(evaluation_set, torch_run(model, source.task))
+    evaluation_set, weights = random_ids(network.task), Weights.from_model(model)
+    ranges = calibrate(model, network.task, evaluation_set.features, network.layers)
+    network = replace(network, weights=weights, ranges=ranges)
+    return network, Evaluator(evaluation_set, torch_run(model, network.task))
 
 
 def test_static_int8_comes_first(hard_network):
@@ -316,39 +315,41 @@ def test_a_rejection_names_what_would_pass(hard_network):
     assert choose(network, "int8", evaluator=evaluator, limits=QualityLimits(min_cosine=0.993)).precision.is_static
 
 
-def test_worst_examples_are_named(exported, checkpoints):
-    """A quality lists the examples with the largest differences, by location."""
+def test_worst_examples_are_named(exported):
+    """A quality lists the examples with the largest differences, by location; those with NaN come first."""
     task = exported["spans"].load_task()
     evaluation_set = random_ids(task)
     run = graph_run(exported["spans"].model_path)
 
-    def wrong_where_long(arrays):
-        sign = np.where(arrays["attention_mask"].sum(1, keepdims=True) > 28, -1, 1)
-        return {name: logits * sign for name, logits in run(arrays).items()}
+    def where_long(factor):
+        def changed(arrays):
+            is_long = arrays["attention_mask"].sum(1, keepdims=True) > 28
+            return {name: np.where(is_long, factor * logits, logits) for name, logits in run(arrays).items()}
 
-    found = Evaluator(evaluation_set, run).measure_runs("", {"wrong": wrong_where_long})
+        return changed
+
+    runs = {"wrong": where_long(-1), "nan": where_long(np.nan)}
+    found = Evaluator(evaluation_set, run).measure_runs("", runs)
 
     assert found["PyTorch"].mean_cosine == pytest.approx(1)
     pairs = zip(evaluation_set.locations, evaluation_set.windows, strict=True)
     lengths = {location: len(windows[0]) for location, windows in pairs}
     assert all(lengths[location] > 28 for location, value in found["wrong"].worst if value < 0.9)
     assert found["wrong"].min_cosine < 0.5 < found["wrong"].mean_cosine
+    worst = [np.isnan(value) for _, value in found["nan"].worst]
+    assert worst[0]
+    assert worst == sorted(worst, reverse=True)
 
 
-def test_outputs_that_are_not_numbers_are_the_worst(exported):
-    """Examples with NaN are named first, before those that are only different."""
-    task = exported["spans"].load_task()
-    evaluation_set = random_ids(task)
-    run = graph_run(exported["spans"].model_path)
+@pytest.mark.parametrize("scale", [0.0, 1e-30])
+def test_tiny_vectors_are_compared(scale, exported):
+    """Zero vectors are equal, and tiny vectors have a cosine."""
+    evaluation_set, run = random_ids(exported["embedding"].load_task()), graph_run(exported["embedding"].model_path)
 
-    def nan_where_long(arrays):
-        is_long = arrays["attention_mask"].sum(1, keepdims=True) > 28
-        return {name: np.where(is_long, np.nan, logits) for name, logits in run(arrays).items()}
+    def tiny(arrays):
+        return {name: scale * vectors for name, vectors in run(arrays).items()}
 
-    worst = Evaluator(evaluation_set, run).measure_runs("", {"nan": nan_where_long})["nan"].worst
-
-    assert np.isnan(worst[0][1])
-    assert [np.isnan(value) for _, value in worst] == sorted((np.isnan(value) for _, value in worst), reverse=True)
+    assert Evaluator(evaluation_set, tiny).measure_runs("", {"same": tiny})["same"].mean_cosine == pytest.approx(1)
 
 
 def test_long_sequences_are_not_worse_for_their_length(exported):

@@ -9,35 +9,18 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from export import export_checkpoint, graph_run
+from export import graph_run
 from export.autotune.model_directory import read_graph
 from export.graph import build_graph
 from export.interop import INTEROP_FILES
-from export.network import Network, Weights
+from export.network import Weights
 from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
 from tasks.batching import predict
 from tasks.bundle.manifest import Manifest
-from tests.export.conftest import UNTUNED
+from tests.export.conftest import FLAGS, NEW, OLD, TANH, TEXTS, read_network, write_json
 from training.checkpoint.evaluation import torch_run
 
-FLAGS = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
-"""Flag of each pooling in old layouts, in the order of the library."""
-OLD = {kind: f"sentence_transformers.models.{kind}" for kind in ("Transformer", "Pooling", "Dense", "Normalize")}
-NEW = {
-    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
-    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
-    "Dense": "sentence_transformers.base.modules.dense.Dense",
-    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
-}
-TANH = "torch.nn.modules.activation.Tanh"
 LINEAR = "torch.nn.modules.linear.Identity"
 FUNCTIONS = {
     TANH: torch.tanh,
@@ -48,72 +31,11 @@ FUNCTIONS = {
     "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
 }
 NORMALIZE = ("Normalize", {})
-TEXTS = ["the cat", "a", "going home, the bakery [MASK] closed.", "x y z " * 4]
 
 
 def dense(size, activation=TANH, **more):
     """Return a Dense module with its config."""
     return "Dense", {"out_features": size, "bias": True, "activation_function": activation, **more}
-
-
-def write_json(path, values):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(values))
-
-
-@pytest.fixture
-def folder(tmp_path, save_checkpoint):
-    """Write a folder of an old or a new layout, with random weights."""
-
-    def write(poolings=("mean",), modules=(), *, new=False, pickled=False, config=None):
-        directory = save_checkpoint(tmp_path / "st")
-        types = NEW if new else OLD
-        written = [("Transformer", {}), ("Pooling", pooling_config(poolings, new)), *modules]
-        size, listed = 32 * len(poolings), []
-        for index, (kind, values) in enumerate(written):
-            path = "" if kind == "Transformer" else f"{index}_{kind}"
-            listed.append({"idx": index, "name": str(index), "path": path, "type": types.get(kind, kind)})
-            if kind == "Dense":
-                values = {"in_features": size, **values}
-                size = write_dense(directory / path, values, index, pickled)
-            if path and (values or new):
-                write_json(directory / path / "config.json", values)
-        write_json(directory / "modules.json", listed)
-        write_json(directory / "sentence_bert_config.json", length_config(new))
-        write_json(directory / "config_sentence_transformers.json", config or {"prompts": {}})
-        return directory
-
-    return write
-
-
-def pooling_config(poolings, new):
-    if new:
-        named = poolings[0] if len(poolings) == 1 else list(poolings)
-        return {"embedding_dimension": 32, "pooling_mode": named, "include_prompt": True}
-    return {"word_embedding_dimension": 32, **{flag: name in poolings for name, flag in FLAGS.items()}}
-
-
-def length_config(new):
-    text = {"method": "forward", "method_output_name": "last_hidden_state"}
-    of_new = {
-        "transformer_task": "feature-extraction",
-        "modality_config": {"text": text},
-        "module_output_name": "token_embeddings",
-    }
-    return {"max_seq_length": 24, "do_lower_case": False} | (of_new if new else {})
-
-
-def write_dense(path, config, seed, pickled):
-    torch.manual_seed(seed)
-    weights = {"linear.weight": torch.randn(config["out_features"], config["in_features"]) / 4}
-    if config["bias"]:
-        weights["linear.bias"] = torch.randn(config["out_features"])
-    path.mkdir()
-    if pickled:
-        torch.save(weights, path / "pytorch_model.bin")
-    else:
-        save_file(weights, path / "model.safetensors")
-    return config["out_features"]
 
 
 def reference(directory, poolings, modules, texts):
@@ -155,14 +77,12 @@ def formula(hidden, pooling):
 
 def check_vectors(directory, expected):
     """Compare the network and graphs of several variants, in padded batches."""
-    source = read_source(directory)
-    model = source.load_model()
-    network = Network(model.config, Weights.from_model(model), source.task)
-    runs = [torch_run(model, source.task)]
+    model, network = read_network(directory)
+    runs = [torch_run(model, network.task)]
     for variant in (GraphVariant(), GraphVariant(standard=True)):
         runs.append(graph_run(build_graph(network, GraphPrecision(), variant)))
     for run in runs:
-        found = np.stack(predict(source.task, TEXTS, run))
+        found = np.stack(predict(network.task, TEXTS, run))
         np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-4)
 
 
@@ -174,8 +94,8 @@ REVERSED = ("mean", "cls")
 @pytest.mark.parametrize(
     ("poolings", "new"),
     [
-        *((poolings, new) for new in (False, True) for poolings in [*((name,) for name in FLAGS), *SEVERAL]),
-        (REVERSED, True),
+        *((poolings, False) for poolings in [*((name,) for name in FLAGS), *SEVERAL]),
+        *((poolings, True) for poolings in [("mean",), *SEVERAL, REVERSED]),
     ],
 )
 def test_poolings(folder, poolings, new):
@@ -193,8 +113,14 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize(("new", "pickled"), [(False, False), (False, True), (True, False)])
-@pytest.mark.parametrize("modules", MODULES.values(), ids=MODULES)
+@pytest.mark.parametrize(
+    ("modules", "new", "pickled"),
+    [
+        *((modules, False, False) for modules in MODULES.values()),
+        (MODULES["several"], False, True),
+        (MODULES["several"], True, False),
+    ],
+)
 def test_dense_modules(folder, modules, new, pickled):
     """Dense modules and Normalize, in any order and format, give their formulas."""
     directory = folder(("mean",), modules, new=new, pickled=pickled)
@@ -215,13 +141,13 @@ def test_vectors_of_the_library(folder, poolings):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_model_directories_know_the_size_of_their_vectors(folder, tmp_path):
+def test_model_directories_know_the_size_of_their_vectors(folder, export):
     """The manifest has the size after Dense; tuning finds the same network; other libraries load the directory."""
     modules = [dense(12), NORMALIZE, dense(8, LINEAR, bias=False)]
     directory = folder(("mean", "cls"), modules, new=True, config={"similarity_fn_name": "dot"})
     expected = reference(directory, ("mean", "cls"), modules, TEXTS)
 
-    model = export_checkpoint(directory, tmp_path / "vectors/1", UNTUNED)
+    model = export(directory)
 
     settings = model.manifest.settings
     assert model.manifest.hidden_size == 8
@@ -232,10 +158,9 @@ def test_model_directories_know_the_size_of_their_vectors(folder, tmp_path):
     again = graph_run(build_graph(network, precision, GraphVariant()))
     np.testing.assert_allclose(np.stack(predict(network.task, TEXTS, again)), expected, 1e-4)
     assert "linear layer (tanh), of length 1, linear layer (identity)" in (model.path / "README.md").read_text()
-    assert {str(path.relative_to(model.path)) for path in model.path.rglob("*.json")} <= {*INTEROP_FILES, *OURS}
-
-
-OURS = {"manifest.json", "tokenizer.json"}
+    assert {str(path.relative_to(model.path)) for path in model.path.rglob("*.json")} <= {
+        *(*INTEROP_FILES, "manifest.json", "tokenizer.json")
+    }
 
 
 FP16 = GraphPrecision(matmul="fp16")
@@ -246,12 +171,10 @@ FP16 = GraphPrecision(matmul="fp16")
 def test_fp16_vectors(folder, modules, standard):
     """With fp16 layers, heads with all poolings stay close to the formulas."""
     directory = folder(tuple(FLAGS), modules)
-    source = read_source(directory)
-    model = source.load_model()
-    network = Network(model.config, Weights.from_model(model), source.task)
+    _, network = read_network(directory)
     run = graph_run(build_graph(network, FP16, GraphVariant(standard=standard)))
 
-    found = np.stack(predict(source.task, TEXTS, run))
+    found = np.stack(predict(network.task, TEXTS, run))
 
     np.testing.assert_allclose(found, reference(directory, tuple(FLAGS), modules, TEXTS), atol=1e-2)
 
@@ -259,13 +182,11 @@ def test_fp16_vectors(folder, modules, standard):
 @pytest.mark.parametrize("standard", [False, True])
 def test_fp16_sums_do_not_overflow(tmp_path, save_checkpoint, standard):
     """Sums over 512 tokens, above the largest number of fp16, are computed in fp32."""
-    source = read_source(
-        save_checkpoint(tmp_path / "long", max_position_embeddings=512), settings={"pooling": tuple(FLAGS)}
-    )
-    model = source.load_model().eval()
+    checkpoint = save_checkpoint(tmp_path / "long", max_position_embeddings=512)
+    model, network = read_network(checkpoint, pooling=tuple(FLAGS))
     with torch.no_grad():
         model.bert.layers[-1].output_norm.bias += 300
-    network = Network(model.config, Weights.from_model(model), source.task)
+    network = replace(network, weights=Weights.from_model(model))
     run = graph_run(build_graph(network, FP16, GraphVariant(standard=standard)))
     ids = np.random.default_rng(0).integers(5, 60, (2, 512), dtype=np.int32)
     mask = (np.arange(512) < [[512], [300]]).astype(np.int32)
@@ -273,7 +194,7 @@ def test_fp16_sums_do_not_overflow(tmp_path, save_checkpoint, standard):
 
     found = run(arrays)["sentence_embedding"]
 
-    expected = torch_run(model, source.task)(arrays)["sentence_embedding"]
+    expected = torch_run(model, network.task)(arrays)["sentence_embedding"]
     assert np.abs(expected).max() * 512**0.5 > np.finfo(np.float16).max
     np.testing.assert_allclose(found, expected, rtol=2e-3)
 
@@ -289,12 +210,12 @@ def test_a_vector_of_zeros_is_not_divided_by_its_length(folder):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("default", [None, "query"])
-def test_prompts_of_the_library(folder, tmp_path, default):
+def test_prompts_of_the_library(folder, export, default):
     """Prompts and the default prompt of a folder give the library's vectors, after export and in other libraries."""
     library = pytest.importorskip("sentence_transformers")
     config = {"prompts": {"query": "the house ", "document": ""}, "default_prompt_name": default}
     directory = folder(config=config)
-    model = export_checkpoint(directory, tmp_path / "vectors/1", UNTUNED)
+    model = export(directory)
     theirs = library.SentenceTransformer(str(directory), device="cpu", local_files_only=True)
     run = graph_run(model.model_path)
 
@@ -306,63 +227,59 @@ def test_prompts_of_the_library(folder, tmp_path, default):
     assert again == config | {"similarity_fn_name": None}
 
 
+TRANSFORMER = {"path": "", "type": OLD["Transformer"]}
+POOLING = {"path": "1_Pooling", "type": OLD["Pooling"]}
 BROKEN = {
-    "cut": ("2_Dense/model.safetensors", b"\0" * 20, "cannot read weights `.*2_Dense/model.safetensors`"),
+    "cut": ("2_Dense/model.safetensors", "\0" * 20, "cannot read weights `.*2_Dense/model.safetensors`"),
     "other size": (
         "2_Dense/config.json",
-        b'{"in_features": 32, "out_features": 9}',
+        {"in_features": 32, "out_features": 9},
         r"weights in `.*2_Dense` do not fit its `config\.json`: .* size mismatch for weight",
     ),
     "activation": (
         "2_Dense/config.json",
-        b'{"activation_function": "mine.Swish"}',
+        {"activation_function": "mine.Swish"},
         "unsupported activation_function `mine.Swish`",
     ),
-    "pooling": ("1_Pooling/config.json", b'{"pooling_mode": "median"}', "unsupported pooling in .*: `median`"),
+    "pooling": ("1_Pooling/config.json", {"pooling_mode": "median"}, "unsupported pooling in .*: `median`"),
+    "prompt": ("1_Pooling/config.json", {"include_prompt": False}, "unsupported include_prompt `false`"),
+    "half of the poolings": (  # versions differ in whether the mean is taken, too
+        "1_Pooling/config.json",
+        {"pooling_mode_cls_token": True},
+        "unsupported pooling in .*: pooling_mode_mean_tokens is missing",
+    ),
+    "endless": ("sentence_bert_config.json", "[" * 100_000, r"broken JSON in .*sentence_bert_config\.json"),
+    "prompt name": (
+        "config_sentence_transformers.json",
+        {"prompts": {"query": "the "}, "default_prompt_name": "passage"},
+        "default_prompt_name `passage` is none of its prompts: query",
+    ),
+    "outside": (
+        "modules.json",
+        [TRANSFORMER, POOLING | {"path": "1_Pooling/../../other"}],
+        r"modules\.json` names `.*`, which is outside its folder",
+    ),
+    "module": (
+        "modules.json",
+        [TRANSFORMER, POOLING, {"path": "2", "type": "sentence_transformers.models.LSTM"}],
+        "unsupported module in .*: `LSTM`",
+    ),
+    "code": (
+        "modules.json",
+        [TRANSFORMER, POOLING, {"path": "2", "type": "custom_st.Dense"}],
+        "`custom_st.Dense` is code of its own",
+    ),
 }
 
 
 @pytest.mark.parametrize(("name", "content", "message"), BROKEN.values(), ids=BROKEN)
 def test_broken_folders_are_refused(folder, name, content, message):
-    """Broken files and values that change vectors are errors that name the file."""
+    """Broken files, values that change vectors, code, and files outside the folder are errors that name the file."""
     directory = folder(("mean",), [dense(8)])
-    (directory / name).unlink()
-    if content is not None:
-        (directory / name).write_bytes(content)
+    (directory / name).write_text(content if isinstance(content, str) else json.dumps(content))
 
     with pytest.raises(ValueError, match=message):
         read_source(directory).load_model()
-
-
-@pytest.mark.parametrize(("number", "path"), [(0, "../0_Transformer"), (1, "1_Pooling/../../other")])
-def test_modules_outside_the_folder_are_refused(folder, number, path):
-    """A module that is not inside the folder is refused, as a downloaded folder must not read other files."""
-    directory = folder(("mean",), [])
-    listed = json.loads((directory / "modules.json").read_text())
-    listed[number]["path"] = path
-    write_json(directory / "modules.json", listed)
-
-    with pytest.raises(ValueError, match=r"modules\.json` names `.*`, which is outside its folder"):
-        read_source(directory)
-
-
-@pytest.mark.parametrize(
-    ("modules", "message"),
-    [
-        ([("LSTM", {})], "unsupported module in .*: `LSTM`"),
-        ([("custom_st.Dense", {})], "`custom_st.Dense` is code of its own"),
-    ],
-)
-def test_other_modules_are_refused(folder, modules, message):
-    """Modules that are not known, and modules that a folder brings as code, are errors."""
-    directory = folder(("mean",), [])
-    listed = json.loads((directory / "modules.json").read_text())
-    for kind, _ in modules:
-        listed.append({"path": "2", "type": kind if "." in kind else f"sentence_transformers.models.{kind}"})
-    write_json(directory / "modules.json", listed)
-
-    with pytest.raises(ValueError, match=message):
-        read_source(directory)
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from export import ExportConfig, export_checkpoint, graph_run
+from export import export_checkpoint, graph_run
 from export.evaluation_set import ExportData
 from tasks.batching import predict
 from tasks.small_vectors import FORMATS
+from tests.export.conftest import UNTUNED
 from tests.export.test_agreement import make_texts
 
 
@@ -28,9 +29,7 @@ def exported(checkpoints, tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     write_pairs(folder / "dev.jsonl", 150)
     data = ExportData(dev=(folder / "dev.jsonl",))
-    return export_checkpoint(
-        checkpoints["plain"], folder / "models/embed/1", ExportConfig(tune=False), task="embedding", data=data
-    ), folder / "dev.jsonl"
+    return export_checkpoint(checkpoints["plain"], folder / "embed/1", UNTUNED, data=data), folder / "dev.jsonl"
 
 
 def test_scales_are_of_the_graph(exported):
@@ -61,19 +60,9 @@ def test_scores_are_spearman_with_such_vectors(exported):
     assert directory.manifest.small_vectors.losses["binary"]["spearman"] == pytest.approx(expected, abs=2e-3)  # ties
 
 
-def test_few_texts_are_no_calibration(checkpoints, tmp_path):
+def test_few_texts_are_no_calibration(export, tmp_path):
     """Below 200 different texts, and for random sequences, there are no scales."""
     write_pairs(tmp_path / "dev.jsonl", 99)
-    few = export_checkpoint(
-        checkpoints["plain"],
-        tmp_path / "models/few/1",
-        ExportConfig(tune=False),
-        task="embedding",
-        data=ExportData(dev=(tmp_path / "dev.jsonl",)),
-    )
-    none = export_checkpoint(
-        checkpoints["plain"], tmp_path / "models/none/1", ExportConfig(tune=False), task="embedding"
-    )
 
-    assert few.manifest.small_vectors is None
-    assert none.manifest.small_vectors is None
+    assert export("plain", data=ExportData(dev=(tmp_path / "dev.jsonl",))).manifest.small_vectors is None
+    assert export("plain", to="m/2").manifest.small_vectors is None

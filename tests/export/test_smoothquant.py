@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as np_arrays
 
-from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
+from export import QualityLimits, graph_run
 from export.autotune.model_directory import read_graph, tune_model_directory
 from export.autotune.workload import Workload
 from export.calibrate import calibrate, largest_by_channel
 from export.evaluation_set import ExportData, random_ids
 from export.graph import build_graph
-from export.network import Network, Weights
+from export.network import Weights
 from export.quality import Evaluator
 from export.quality_gate import Decision, choose
 from export.smoothquant import channel_divisors, smooth
-from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
+from tests.export.conftest import int8, read_network
 from tests.export.test_variants import VARIANTS
 from training.checkpoint.evaluation import torch_run
 
@@ -38,15 +38,14 @@ def outlier_checkpoint(save_checkpoint, tmp_path_factory):
 
 def read(checkpoint, factor=1.0):
     """Return a network whose `output` layers have one input channel scaled up, its model and evaluation set."""
-    source = read_source(checkpoint)
-    model = source.load_model()
+    model, network = read_network(checkpoint)
     for layer in model.bert.layers:
         layer.intermediate.weight.data[CHANNEL] *= factor
         layer.intermediate.bias.data[CHANNEL] *= factor
         layer.output.weight.data[:, CHANNEL] /= factor
-    evaluation_set = random_ids(source.task)
-    network = Network(model.config, Weights.from_model(model), source.task)
-    network = replace(network, ranges=calibrate(model, source.task, evaluation_set.features, network.layers))
+    evaluation_set, weights = random_ids(network.task), Weights.from_model(model)
+    ranges = calibrate(model, network.task, evaluation_set.features, network.layers)
+    network = replace(network, weights=weights, ranges=ranges)
     return network, model, evaluation_set
 
 
@@ -110,16 +109,11 @@ def test_smoothquant_supports_all_variants(name, checkpoints, random_batch):
     np.testing.assert_allclose(in_fp32, torch_run(model, network.task)(inputs)[key][mask], atol=1e-4)
 
 
-def test_smoothquant_model_directories_can_be_tuned(checkpoints, tmp_path, texts, monkeypatch):
+@pytest.mark.usefixtures("untimed")
+def test_smoothquant_model_directories_can_be_tuned(export, texts_file, monkeypatch):
     """Weights and ranges stay the same, bit for bit."""
-    (tmp_path / "texts.txt").write_text("\n".join(texts))
     monkeypatch.setattr("export.pipeline.choose", _choose_smoothquant)
-    directory = export_checkpoint(
-        checkpoints["classification"],
-        tmp_path / "topic/1",
-        ExportConfig(precision="int8", tune=False, limits=QualityLimits(min_cosine=0.9)),
-        data=ExportData(texts=tmp_path / "texts.txt"),
-    )
+    directory = export("classification", int8(min_cosine=0.9), data=ExportData(texts=texts_file))
     before, precision = read_graph(directory)
 
     tune_model_directory(directory.path, Workload((5, 9), 65))

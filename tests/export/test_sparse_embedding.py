@@ -9,15 +9,14 @@ import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.models import MLMTransformer, SpladePooling
 
-from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
+from export import graph_run
 from export.evaluation_set import ExportData
 from export.graph import build_graph
-from export.network import Network, Weights
 from export.quality_gate import QualityError
 from export.source import read_source
 from export.variant import GraphPrecision, GraphVariant
 from tasks.batching import predict
-from tests.export.conftest import LABELS, PAIRS, UNTUNED, changed, random_texts, write_pairs
+from tests.export.conftest import LABELS, PAIRS, changed, int8, random_texts, read_network, write_pairs
 from tests.families import CONFIGS, batch, create, reference_outputs
 from training.evaluate import main as evaluate
 
@@ -54,11 +53,11 @@ def served_weights(directory, texts=TEXTS, **options):
 
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 @pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
-def test_weights_are_those_of_the_library(folder, tmp_path, pooling, activation):
+def test_weights_are_those_of_the_library(folder, export, pooling, activation):
     """The exported graph gives the vectors of SparseEncoder, also for texts of different lengths in a batch."""
     checkpoint = folder(pooling, activation)
 
-    directory = export_checkpoint(checkpoint, tmp_path / "models/splade/1", UNTUNED)
+    directory = export(checkpoint)
 
     settings = directory.manifest.settings
     assert (directory.manifest.task, settings.pooling, settings.activation) == ("sparse-embedding", pooling, activation)
@@ -68,25 +67,22 @@ def test_weights_are_those_of_the_library(folder, tmp_path, pooling, activation)
     np.testing.assert_allclose(served_weights(directory), expected, atol=1e-4)
 
 
-def test_masked_lm(tmp_path, checkpoints):
+def test_masked_lm(checkpoints, export):
     """A masked LM without such modules is exported with --task, pooling by the maximum."""
-    checkpoint = checkpoints["masked-lm"]
+    directory = export("masked-lm", task="sparse-embedding", settings={"top_k": 7})
 
-    directory = export_checkpoint(
-        checkpoint, tmp_path / "models/splade/1", UNTUNED, task="sparse-embedding", settings={"top_k": 7}
-    )
-
-    encoder = SparseEncoder(modules=[MLMTransformer(str(checkpoint)), SpladePooling("max")], device="cpu")
+    modules = [MLMTransformer(str(checkpoints["masked-lm"])), SpladePooling("max")]
+    encoder = SparseEncoder(modules=modules, device="cpu")
     expected = encoder.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
     seventh = np.sort(expected)[:, -7, None]
     np.testing.assert_allclose(served_weights(directory), np.where(expected >= seventh, expected, 0), atol=1e-4)
 
 
-def test_prompts(folder, tmp_path):
+def test_prompts(folder, export):
     """Prompts of the folder become those of the model."""
     checkpoint = folder(prompts={"query": "the ", "document": ""}, default_prompt_name="query")
 
-    directory = export_checkpoint(checkpoint, tmp_path / "models/splade/1", UNTUNED)
+    directory = export(checkpoint)
 
     np.testing.assert_allclose(served_weights(directory), library_weights(checkpoint), atol=1e-4)
     np.testing.assert_allclose(served_weights(directory), library_weights(checkpoint, prompt="the "), atol=1e-4)
@@ -100,11 +96,11 @@ def library_similarities(folder, pairs, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"prompts": {"ask": "the "}, "default_prompt_name": "ask"}])
-def test_scores(options, folder, tmp_path, monkeypatch, capsys):
+def test_scores(options, folder, export, tmp_path, monkeypatch, capsys):
     """The export and training.evaluate score the library's dot products of pairs against their labels."""
     checkpoint, dev = folder(**options), write_pairs(tmp_path / "dev.tsv", PAIRS, LABELS)
 
-    directory = export_checkpoint(checkpoint, tmp_path / "models/splade/1", UNTUNED, data=ExportData(dev=(dev,)))
+    directory = export(checkpoint, data=ExportData(dev=(dev,)))
 
     found = library_similarities(checkpoint, PAIRS)
     expected = {
@@ -121,20 +117,13 @@ def test_scores(options, folder, tmp_path, monkeypatch, capsys):
     assert f" {100 * expected['spearman']:.2f} " in capsys.readouterr().out
 
 
-def test_scores_are_those_of_pruned_vectors(checkpoints, tmp_path):
+def test_scores_are_those_of_pruned_vectors(export, tmp_path):
     """Vectors are scored with the weights that the server returns: the largest ones, of cut texts."""
     pairs = [(f"{first} " * 9, second) for first, second in PAIRS]
     dev = write_pairs(tmp_path / "dev.tsv", pairs, LABELS)
     settings = {"top_k": 7, "max_seq_length": 16}
 
-    directory = export_checkpoint(
-        checkpoints["masked-lm"],
-        tmp_path / "models/splade/1",
-        UNTUNED,
-        task="sparse-embedding",
-        settings=settings,
-        data=ExportData(dev=(dev,)),
-    )
+    directory = export("masked-lm", task="sparse-embedding", settings=settings, data=ExportData(dev=(dev,)))
 
     first, second = (served_weights(directory, texts) for texts in zip(*pairs, strict=True))
     assert (first > 0).sum(axis=1).max() == 7
@@ -143,23 +132,18 @@ def test_scores_are_those_of_pruned_vectors(checkpoints, tmp_path):
     assert directory.manifest.truncate
 
 
-def test_the_quality_gate_judges_scores(folder, tmp_path):
+def test_the_quality_gate_judges_scores(folder, export, tmp_path):
     """int8 is calibrated on --train, and rejected if Spearman's correlation drops by more than the limit."""
     checkpoint = folder()
     dev = write_pairs(tmp_path / "dev.tsv", PAIRS, library_similarities(checkpoint, PAIRS).tolist())
     (tmp_path / "train.txt").write_text("\n".join(random_texts(40, seed=4)))
     data = ExportData(dev=(dev,), train=(tmp_path / "train.txt",))
 
-    def export(max_drop):
-        limits = QualityLimits(max_drop=max_drop, min_cosine=0)
-        config = ExportConfig(precision="int8", tune=False, limits=limits)
-        return export_checkpoint(checkpoint, tmp_path / f"models/splade{max_drop}/1", config, data=data)
-
-    quality = export(100).manifest.scores["quality"]
+    quality = export(checkpoint, int8(max_drop=100, min_cosine=0), data=data).manifest.scores["quality"]
 
     assert quality["static int8"]["scores"]["spearman"] < quality["PyTorch"]["scores"]["spearman"] == pytest.approx(1)
     with pytest.raises(QualityError, match="spearman drops by"):
-        export(1e-4)
+        export(checkpoint, int8(max_drop=1e-4, min_cosine=0), to="m/2", data=data)
 
 
 @pytest.mark.parametrize(
@@ -170,13 +154,13 @@ def test_the_quality_gate_judges_scores(folder, tmp_path):
     ],
 )
 @pytest.mark.parametrize("task", ["sparse-embedding", "token-embedding"])
-def test_odd_data_are_refused(task, rows, message, checkpoints, tmp_path):
+def test_odd_data_are_refused(task, rows, message, export, tmp_path):
     """Labels without spread and texts without words are errors of one line."""
     (tmp_path / "dev.tsv").write_text("\n".join(["text\ttext_pair\tlabel", *rows, ""]))
     data = ExportData(dev=(tmp_path / "dev.tsv",))
 
     with pytest.raises(ValueError, match=message) as refused:
-        export_checkpoint(checkpoints[task], tmp_path / "models/odd/1", UNTUNED, task=task, data=data)
+        export(task, task=task, data=data)
 
     assert "\n" not in str(refused.value)
 
@@ -225,22 +209,19 @@ def library_pooling(logits, mask, pooling):
     return SpladePooling(pooling).eval()(features)["sentence_embedding"]
 
 
-@pytest.mark.parametrize("kind", sorted(CONFIGS))
-def test_graphs_of_all_families(kind, tmp_path):
+@pytest.mark.parametrize("number", range(len(CONFIGS)), ids=sorted(CONFIGS))
+def test_graphs_of_all_families(number, tmp_path):
     """Every family gives the weights of the library over transformers' logits, in fp32, and nearly so in fp16."""
+    kind, pooling = sorted(CONFIGS)[number], ("max", "sum")[number % 2]
     reference = create(kind, "masked-lm", tmp_path)
-    for pooling in ("max", "sum"):
-        source = read_source(tmp_path, task="sparse-embedding", settings={"pooling": pooling})
-        model = source.load_model().eval()
-        network = Network(model.config, Weights.from_model(model), source.task)
-        for precision, atol in ((GraphPrecision(), 1e-4), (GraphPrecision(matmul="fp16"), 0.05)):
-            run = graph_run(build_graph(network, precision, GraphVariant()))
-            for rows, length in ((1, 1), (2, 20), (5, 40)):
-                ids, mask, types = batch(kind, rows, length)
-                expected = library_pooling(
-                    reference_outputs(reference, "masked-lm", ids, mask, types)["logits"], mask, pooling
-                )
-                arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-                arrays = {name: value.numpy().astype(np.int32) for name, value in arrays.items()}
-                found = torch.from_numpy(run(arrays)["sparse_embedding"])
-                torch.testing.assert_close(found, expected, atol=atol * (length if pooling == "sum" else 1), rtol=1e-3)
+    _, network = read_network(tmp_path, "sparse-embedding", pooling=pooling)
+    for precision, atol in ((GraphPrecision(), 1e-4), (GraphPrecision(matmul="fp16"), 0.05)):
+        run = graph_run(build_graph(network, precision, GraphVariant()))
+        for rows, length in ((1, 1), (5, 40)):
+            ids, mask, types = batch(kind, rows, length)
+            logits = reference_outputs(reference, "masked-lm", ids, mask, types)["logits"]
+            expected = library_pooling(logits, mask, pooling)
+            arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+            arrays = {name: value.numpy().astype(np.int32) for name, value in arrays.items()}
+            found = torch.from_numpy(run(arrays)["sparse_embedding"])
+            torch.testing.assert_close(found, expected, atol=atol * (length if pooling == "sum" else 1), rtol=1e-3)

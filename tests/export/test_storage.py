@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from export import ExportConfig, export_checkpoint, graph_run
+from export import export_checkpoint, graph_run
 from export.autotune.model_directory import tune_model_directory
 from export.autotune.workload import Workload
 from serving.core.models import load_model
 from tasks.bundle.model_directory import DATA_FILE, MODEL_FILE, read_model_directory
-from tests.export.conftest import UNTUNED
+from tests.export.conftest import UNTUNED, int8
 
 
 @pytest.fixture
@@ -51,10 +51,9 @@ def test_weights_are_in_a_second_file(large, exported, random_batch):
 
 
 @pytest.mark.usefixtures("untimed")
-def test_large_graphs_are_tuned_again(tmp_path, checkpoints, small_files, random_batch):
+def test_large_graphs_are_tuned_again(export, small_files, random_batch):
     """After tuning, the weights are still in a second file, and the outputs are the same."""
-    config = ExportConfig(precision="int8", tune=False)
-    before = export_checkpoint(checkpoints["masked-lm"], tmp_path / "lm/1", config, task="masked-lm")
+    before = export("masked-lm", int8(), task="masked-lm")
     arrays = random_batch(2, 9)
     expected = graph_run(before.model_path)(arrays)["logits"]
 
@@ -78,11 +77,9 @@ def test_graphs_that_now_fit_become_one_file(large, monkeypatch):
     assert not (large.path / DATA_FILE).exists()
 
 
-def test_graphs_with_other_weights_have_other_digests(large, tmp_path, save_checkpoint):
+def test_graphs_with_other_weights_have_other_digests(large, tmp_path, save_checkpoint, export):
     """The digest of the graph identifies a model, so it depends on weights in the second file."""
-    other = save_checkpoint(tmp_path / "other", initializer_range=0.3)
-
-    again = export_checkpoint(other, tmp_path / "large/2", UNTUNED)
+    again = export(save_checkpoint(tmp_path / "other", initializer_range=0.3))
 
     assert again.manifest.files[MODEL_FILE] != large.manifest.files[MODEL_FILE]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from export import ExportConfig, export_checkpoint, graph_run
+from export import ExportConfig, QualityLimits, export_checkpoint, graph_run
 from export.autotune.model_directory import read_graph, tune_model_directory
 from export.autotune.search import able_targets, autotune
 from export.autotune.workload import Workload
@@ -23,6 +24,7 @@ from tasks.bundle.manifest import Execution
 from tasks.bundle.model_directory import read_model_directory
 from tasks.bundle.providers import CPU, CUDA, OPENVINO, PACKAGES, TENSORRT
 from tasks.features import Features
+from tests.export.conftest import int8
 
 STATIC = GraphPrecision(matmul="static int8")
 
@@ -62,14 +64,10 @@ def test_engines_that_compete(arguments, providers):
     assert [target.provider for target in targets_for(*arguments)] == providers
 
 
-def test_engines_that_are_not_installed_do_not_compete(monkeypatch):
-    """OpenVINO is optional."""
+def test_engines_that_do_not_compete(monkeypatch):
+    """OpenVINO is optional, and an engine that does not run on a target is an error that names the flag."""
     monkeypatch.setattr("export.targets.find_spec", lambda name: None)
     assert [target.provider for target in targets_for("cpu")] == [CPU]
-
-
-def test_engines_run_on_some_targets_only():
-    """The error names the flag that works."""
     with pytest.raises(ValueError, match="--engine openvino does not run on --target cuda; use --engine onnxruntime"):
         targets_for("cuda", "openvino")
 
@@ -88,20 +86,18 @@ def test_overflowing_int8_is_left_out(exported, monkeypatch):
 
 
 @pytest.mark.parametrize(("flag", "value"), [("target", "cpu"), ("engine", "openvino")])
-def test_unsupported_precisions_are_refused(flag, value, tmp_path):
-    """An unsupported precision is an error before anything is read."""
-    message = f"--{flag} {value} does not support --precision fp16: .*use fp32 or int8"
-
-    with pytest.raises(ValueError, match=message):
-        export_checkpoint(tmp_path / "none", tmp_path / "x/1", ExportConfig(**{flag: value}, precision="fp16"))
+def test_unsupported_precisions_are_refused(flag, value):
+    """An unsupported precision is an error."""
+    with pytest.raises(ValueError, match=f"--{flag} {value} does not support --precision fp16: .*use fp32 or int8"):
+        ExportConfig(**{flag: value}, precision="fp16").check()
 
 
-def test_missing_provider_is_named_first(tmp_path, monkeypatch):
+def test_missing_provider_is_named_first(tmp_path, export, monkeypatch):
     """A missing provider is an error that lists the available ones and the needed package."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
 
     with pytest.raises(ValueError, match=rf"not installed: `{CUDA}` \(available: {CPU}\); pip uninstall") as refused:
-        export_checkpoint(tmp_path / "none", tmp_path / "x/1", ExportConfig(target="cuda"))
+        export(tmp_path / "none", ExportConfig(target="cuda"))
 
     assert PACKAGES[CUDA] in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -142,10 +138,10 @@ def test_tensorrt_gets_a_standard_graph():
     assert configuration.with_value("bias_gelu", True).variant.standard
 
 
-def test_export_for_a_gpu(checkpoints, tmp_path, stand_in, random_batch):
+@pytest.mark.usefixtures("untimed")
+def test_export_for_a_gpu(export, stand_in, random_batch):
     """fp16 passes the quality gate, and its model directory can be tuned."""
-    config = ExportConfig(target="cuda", precision="fp16", tune=False)
-    exported = export_checkpoint(checkpoints["classification"], tmp_path / "topic/1", config)
+    exported = export("classification", ExportConfig(target="cuda", precision="fp16", tune=False))
 
     assert exported.manifest.precision == "fp16"
     assert exported.manifest.execution == TARGETS["cuda"].execution
@@ -160,84 +156,88 @@ def test_export_for_a_gpu(checkpoints, tmp_path, stand_in, random_batch):
     np.testing.assert_allclose(after, before, atol=0.01)
 
 
-def test_fp16_below_the_limit_is_refused(checkpoints, tmp_path, stand_in):
+def test_fp16_below_the_limit_is_refused(export, tmp_path, stand_in):
     """The quality gate also applies to fp16."""
-    config = ExportConfig(target="cuda", precision="fp16", tune=False)
-    config = replace(config, limits=replace(config.limits, min_cosine=1.0))
+    config = ExportConfig(target="cuda", precision="fp16", tune=False, limits=QualityLimits(min_cosine=1.0))
 
     with pytest.raises(
         ValueError,
         match=r"graph rejected: with fp16 the mean cosine .* \(--min-cosine 0\.\d+ accepts it, or use fp32\)",
     ):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", config)
-    assert not (tmp_path / "plain").exists() or not list((tmp_path / "plain").iterdir())
+        export("plain", config)
+    assert not (tmp_path / "m").exists()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def for_openvino():
     if int8_sums_overflow():
         pytest.skip("OpenVINO's int8 sums overflow on this CPU")
-    config = ExportConfig(engine="openvino", precision="int8", tune=False)
-    return replace(config, limits=replace(config.limits, min_cosine=0.9))
+    return replace(int8(min_cosine=0.9), engine="openvino")
+
+
+@pytest.fixture(scope="module")
+def in_openvino(for_openvino, checkpoints, texts, tmp_path_factory):
+    """Export a model in int8 for OpenVINO."""
+    folder = tmp_path_factory.mktemp("openvino")
+    (folder / "texts.txt").write_text("\n".join(texts * 4))
+    data = ExportData(texts=folder / "texts.txt")
+    return export_checkpoint(checkpoints["plain"], folder / "plain/1", for_openvino, data=data)
 
 
 def outputs_of(directory, execution, arrays):
     return graph_run(directory.graph_path(execution), execution=execution)(arrays)
 
 
-def test_export_for_openvino(checkpoints, tmp_path, for_openvino, texts_file, random_batch):
+def test_export_for_openvino(in_openvino, random_batch):
     """The directory has a graph for each engine, both judged, with standard operators only in OpenVINO's."""
-    exported = export_checkpoint(
-        checkpoints["plain"], tmp_path / "plain/1", for_openvino, data=ExportData(texts=texts_file)
-    )
+    exported, manifest = in_openvino, in_openvino.manifest
 
-    manifest = exported.manifest
     assert (manifest.execution.provider, manifest.fallback) == (OPENVINO, default_configuration().execution)
     assert {"openvino", "onnxruntime"} <= manifest.provenance["versions"].keys()
     assert {"model.onnx", "model.openvino.onnx"} <= manifest.files.keys()
     assert {node.domain for node in onnx.load(exported.model_path).graph.node} == {""}
     assert {"static int8", "static int8, ONNX Runtime"} <= manifest.scores["quality"].keys()
     assert "OpenVINO runs batches" in (exported.path / "README.md").read_text("utf-8")
-    name, fallback = task_output(exported), outputs_of(exported, manifest.fallback, random_batch(3, 8))
-    found = outputs_of(exported, manifest.execution, random_batch(3, 8))
-    np.testing.assert_allclose(found[name], fallback[name], atol=0.05)
+    name, arrays = manifest.outputs[0], random_batch(3, 8)
+    fallback, found = (outputs_of(exported, item, arrays)[name] for item in (manifest.fallback, manifest.execution))
+    np.testing.assert_allclose(found, fallback, atol=0.05)
 
 
-def test_any_number_of_positions(save_checkpoint, tmp_path):
+def test_any_number_of_positions(save_checkpoint, export, tmp_path):
     """A network of 50 positions, to which OpenVINO's batches are not rounded, is exported and served in it."""
     checkpoint = save_checkpoint(tmp_path / "checkpoint", max_position_embeddings=50)
-    config, settings = ExportConfig(engine="onnxruntime", tune=False), {"max_seq_length": 50}
-    path = export_checkpoint(checkpoint, tmp_path / "plain/1", config, settings=settings).path
     longest = [Features(input_ids=np.full(50, 7), token_type_ids=np.zeros(50, int))]
-    expected = load_model(path).compute(longest)[0]["sentence_embedding"]
 
-    config = ExportConfig(engine="openvino", tune=False)
-    model = load_model(export_checkpoint(checkpoint, tmp_path / "plain/2", config, settings=settings).path)
+    def vector(engine):
+        path = export(
+            checkpoint,
+            ExportConfig(engine=engine, tune=False),
+            to=f"{engine}/1",
+            settings={"max_seq_length": 50},
+        ).path
+        model = load_model(path)
+        assert model.execution.engine == engine
+        return model.compute(longest)[0]["sentence_embedding"]
 
-    assert model.execution.engine == "openvino"
-    np.testing.assert_allclose(model.compute(longest)[0]["sentence_embedding"], expected, atol=0.05)
+    np.testing.assert_allclose(vector("openvino"), vector("onnxruntime"), atol=0.05)
 
 
-def task_output(directory):
-    return directory.manifest.outputs[0]
-
-
+@pytest.mark.usefixtures("untimed")
 @pytest.mark.parametrize(("engine", "has_both"), [("openvino", True), ("onnxruntime", False)])
-def test_tuning_changes_the_engine(engine, has_both, checkpoints, tmp_path, for_openvino, texts_file):
+def test_tuning_changes_the_engine(engine, has_both, in_openvino, tmp_path):
     """Tuning takes the engine that it is given, and leaves no graph that the manifest does not name."""
-    data = ExportData(texts=texts_file)
-    exported = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", for_openvino, data=data)
-    tune_model_directory(exported.path, Workload((5, 9, 7), 65), engine=engine)
-    again = read_model_directory(exported.path)
+    path = shutil.copytree(in_openvino.path, tmp_path / "plain/1")
+    tune_model_directory(path, Workload((5, 9, 7), 65), engine=engine)
+    again = read_model_directory(path)
 
     assert again.manifest.execution.engine == engine
     assert (again.manifest.fallback is not None) == has_both
-    assert (exported.path / "model.openvino.onnx").exists() == has_both
+    assert (path / "model.openvino.onnx").exists() == has_both
     assert read_graph(again)[1] == STATIC
 
 
 @pytest.mark.parametrize("agrees", [True, False])
-def test_bf16_races_only_if_it_agrees(agrees, checkpoints, tmp_path, texts_file, for_openvino, with_bf16, monkeypatch):
+def test_bf16_races_only_if_it_agrees(agrees, export, texts_file, for_openvino, with_bf16, monkeypatch):
     """Even if it is faster, bf16 is taken only if it agrees with PyTorch nearly as often as fp32; tuning follows."""
     monkeypatch.setattr("export.quality.Quality.is_less_close", lambda self, other: not agrees)
     monkeypatch.setattr(
@@ -247,13 +247,7 @@ def test_bf16_races_only_if_it_agrees(agrees, checkpoints, tmp_path, texts_file,
         ],
     )
     lines = []
-    exported = export_checkpoint(
-        checkpoints["plain"],
-        tmp_path / "plain/1",
-        replace(for_openvino, tune=True),
-        data=ExportData(texts=texts_file),
-        reporter=Reporter(lines.append),
-    )
+    exported = export("plain", replace(for_openvino, tune=True), data=ExportData(texts=texts_file), lines=lines)
     tuned = tune_model_directory(exported.path, Workload((5, 9, 7), 65))
 
     expected = "bf16" if agrees else "fp32"
@@ -265,7 +259,7 @@ def test_bf16_races_only_if_it_agrees(agrees, checkpoints, tmp_path, texts_file,
 
 
 @pytest.mark.parametrize(("faster", "precision"), [(CPU, "int8"), (OPENVINO, "fp32"), (OPENVINO, "int8")])
-def test_the_faster_engine_is_chosen(faster, precision, checkpoints, tmp_path, texts_file, monkeypatch):
+def test_the_faster_engine_is_chosen(faster, precision, export, texts_file, monkeypatch):
     """With both engines, the export takes the faster one; ONNX Runtime's graph is written in any case."""
     monkeypatch.setattr("export.variant.int8_sums_overflow", lambda: False)
 
@@ -273,10 +267,8 @@ def test_the_faster_engine_is_chosen(faster, precision, checkpoints, tmp_path, t
         return 1.0 if configuration.execution.provider == faster else 1.5
 
     monkeypatch.setattr("export.autotune.timing.Timer.seconds", seconds)
-    config = ExportConfig(precision=precision)
-    config = replace(config, limits=replace(config.limits, min_cosine=0.9))
-    data = ExportData(texts=texts_file)
-    manifest = export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", config, data=data).manifest
+    config = ExportConfig(precision=precision, limits=QualityLimits(min_cosine=0.9))
+    manifest = export("plain", config, data=ExportData(texts=texts_file)).manifest
 
     assert manifest.execution.provider == faster
     assert (manifest.fallback is None) == (faster == CPU)
@@ -299,13 +291,13 @@ def test_a_small_gain_keeps_onnx_runtime(exported, monkeypatch):
     assert best == default_configuration()
 
 
-def test_openvino_needs_texts_for_int8(checkpoints, tmp_path, for_openvino):
+def test_openvino_needs_texts_for_int8(export, for_openvino):
     """Without texts, int8 for OpenVINO is an error, as it cannot be calibrated."""
     with pytest.raises(ValueError, match="--engine openvino supports static int8 only; give --train or --texts"):
-        export_checkpoint(checkpoints["plain"], tmp_path / "plain/1", for_openvino)
+        export("plain", for_openvino)
 
 
-def test_dynamic_int8_stays_in_onnx_runtime(exported, tmp_path):
+def test_dynamic_int8_stays_in_onnx_runtime(exported):
     """A graph that OpenVINO does not run is tuned for ONNX Runtime, and refused where only OpenVINO is wanted."""
     network, _ = read_graph(exported["embedding"])
     targets = targets_for("cpu")
@@ -318,13 +310,12 @@ def test_dynamic_int8_stays_in_onnx_runtime(exported, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("task", ["plain", "classification", "spans", "masked-lm", "tagging"])
-def test_openvino_itself(precision, task, checkpoints, tmp_path, texts_file, random_batch):
+def test_openvino_itself(precision, task, export, texts_file, random_batch):
     """Each task's graph is tuned for OpenVINO, and its outputs are those of ONNX Runtime."""
     if precision == "int8" and int8_sums_overflow():
         pytest.skip("OpenVINO's int8 sums overflow on this CPU")
-    config = ExportConfig(engine="openvino", precision=precision)
-    config = replace(config, limits=replace(config.limits, min_cosine=0.9))
-    exported = export_checkpoint(checkpoints[task], tmp_path / "x/1", config, data=ExportData(texts=texts_file))
+    config = ExportConfig(engine="openvino", precision=precision, limits=QualityLimits(min_cosine=0.9))
+    exported = export(task, config, data=ExportData(texts=texts_file))
 
     manifest = exported.manifest
     arrays = random_batch(3, 8)

@@ -1,5 +1,6 @@
 """Token vectors: folders of PyLate's ColBERT give its vectors, and any encoder its last hidden states."""
 
+import functools
 import json
 import string
 
@@ -10,13 +11,14 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from export import export_checkpoint, graph_run
+from export import graph_run
 from export.evaluation_set import ExportData
-from export.reporter import Reporter
+from export.graph import build_graph
 from export.source import read_source
+from export.variant import GraphPrecision, GraphVariant
 from tasks.batching import predict
 from tasks.ranking import RankingExample, create_ranking
-from tests.export.conftest import LABELS, PAIRS, UNTUNED, changed, write_pairs
+from tests.export.conftest import LABELS, PAIRS, changed, read_network, write_json, write_pairs
 from tests.families import CONFIGS, batch, create, reference_outputs
 from training.evaluate import main as evaluate
 
@@ -35,11 +37,6 @@ CONFIG = {
     "skiplist_words": [".", ","],
     "do_query_expansion": True,
 }
-
-
-def write_json(path, values):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(values))
 
 
 @pytest.fixture
@@ -79,11 +76,16 @@ def dense_config(width, size):
     }
 
 
+@functools.cache
+def pylate_parts(directory):
+    kinds = (transformers.AutoTokenizer, transformers.AutoModel)
+    tokenizer, network = (kind.from_pretrained(directory) for kind in kinds)
+    return tokenizer, network.eval()
+
+
 def pylate_vectors(directory, text, *, is_query, config=CONFIG):
     """Return the vectors of a text by the steps of PyLate's `tokenize` and `encode`."""
-    tokenizer, network = (
-        kind.from_pretrained(directory) for kind in (transformers.AutoTokenizer, transformers.AutoModel)
-    )
+    tokenizer, network = pylate_parts(directory)
     length = config["query_length" if is_query else "document_length"]
     marker = config["query_prefix" if is_query else "document_prefix"]
     tokenizer.pad_token_id = tokenizer.mask_token_id
@@ -98,7 +100,7 @@ def pylate_vectors(directory, text, *, is_query, config=CONFIG):
     if is_query and config["attend_to_expansion_tokens"]:
         mask = torch.ones_like(mask)
     with torch.no_grad():
-        states = network.eval()(input_ids=ids, attention_mask=mask).last_hidden_state
+        states = network(input_ids=ids, attention_mask=mask).last_hidden_state
     number = 1
     while (directory / f"{number}_Dense").is_dir():
         weight = load_file(directory / f"{number}_Dense/model.safetensors")["linear.weight"]
@@ -127,11 +129,11 @@ def served_vectors(directory, texts=TEXTS, **options):
         {"query_length": 20, "document_length": 9},
     ],
 )
-def test_vectors_are_those_of_pylate(folder, tmp_path, changes):
+def test_vectors_are_those_of_pylate(folder, export, changes):
     """The exported model gives the vectors of PyLate for queries and documents."""
     checkpoint = folder(**changes)
 
-    directory = export_checkpoint(checkpoint, tmp_path / "models/colbert/1", UNTUNED)
+    directory = export(checkpoint)
 
     assert (directory.manifest.task, directory.manifest.hidden_size) == ("token-embedding", 8)
     for is_query in (True, False):
@@ -141,11 +143,11 @@ def test_vectors_are_those_of_pylate(folder, tmp_path, changes):
             np.testing.assert_allclose(vectors, expected, atol=1e-4)
 
 
-def test_several_projections(folder, tmp_path):
+def test_several_projections(folder, export):
     """Each Dense module is a layer."""
     checkpoint = folder(sizes=(16, 4))
 
-    directory = export_checkpoint(checkpoint, tmp_path / "models/colbert/1", UNTUNED)
+    directory = export(checkpoint)
 
     found = served_vectors(directory, TEXTS[:1])[0]
     np.testing.assert_allclose(found, pylate_vectors(checkpoint, TEXTS[0], is_query=False), atol=1e-4)
@@ -167,10 +169,10 @@ def test_defaults_of_pylate(folder):
     assert settings.query_prefix == "[Q] "
 
 
-def test_ranking_is_maxsim(folder, tmp_path):
+def test_ranking_is_maxsim(folder, export):
     """Scores are the sums of PyLate's MaxSim, for documents that fit into a window."""
     checkpoint = folder()
-    directory = export_checkpoint(checkpoint, tmp_path / "models/colbert/1", UNTUNED)
+    directory = export(checkpoint)
     ranking = create_ranking(directory.load_task())
 
     (scores,) = predict(ranking, [RankingExample("the bakery", tuple(TEXTS[:3]))], graph_run(directory.model_path))
@@ -181,18 +183,18 @@ def test_ranking_is_maxsim(folder, tmp_path):
     np.testing.assert_allclose(scores[:2], expected, atol=1e-4)
 
 
-def pylate_similarities(checkpoint, pairs=PAIRS, *, prompts=("", ""), config=CONFIG):
+def pylate_similarities(checkpoint, pairs, prompts):
     """Return PyLate's MaxSim of each pair: of its query, which is cut, and of its document."""
     found = []
     for query, document in pairs:
-        asked = pylate_vectors(checkpoint, prompts[0] + query, is_query=True, config=config)
-        vectors = pylate_vectors(checkpoint, prompts[1] + document, is_query=False, config=config)
+        asked = pylate_vectors(checkpoint, prompts.get("query", "") + query, is_query=True)
+        vectors = pylate_vectors(checkpoint, prompts.get("document", "") + document, is_query=False)
         found.append(float((asked @ vectors.T).max(axis=1).sum()))
     return found
 
 
 @pytest.mark.parametrize("prompts", [{}, {"query": "the ", "document": "a "}])
-def test_scores(prompts, folder, tmp_path, monkeypatch, capsys):
+def test_scores(prompts, folder, export, tmp_path, monkeypatch, capsys):
     """The export and training.evaluate score PyLate's MaxSim of query and document against the labels."""
     pairs = [*PAIRS, ("a b c d e f g h i j k l m", "the cat")]
     labels = [*LABELS, 0.5]
@@ -200,15 +202,9 @@ def test_scores(prompts, folder, tmp_path, monkeypatch, capsys):
     checkpoint, dev = folder(**changes), write_pairs(tmp_path / "dev.tsv", pairs, labels)
     lines = []
 
-    directory = export_checkpoint(
-        checkpoint,
-        tmp_path / "models/colbert/1",
-        UNTUNED,
-        data=ExportData(dev=(dev,)),
-        reporter=Reporter(lines.append),
-    )
+    directory = export(checkpoint, data=ExportData(dev=(dev,)), lines=lines)
 
-    found = pylate_similarities(checkpoint, pairs, prompts=(prompts.get("query", ""), prompts.get("document", "")))
+    found = pylate_similarities(checkpoint, pairs, prompts)
     expected = {
         "spearman": scipy.stats.spearmanr(labels, found).statistic,
         "pearson": scipy.stats.pearsonr(labels, found).statistic,
@@ -225,12 +221,12 @@ def test_scores(prompts, folder, tmp_path, monkeypatch, capsys):
     assert " of 41 pairs were cut to fit query_length 12" in said
 
 
-def test_scores_of_long_documents(folder, tmp_path):
+def test_scores_of_long_documents(folder, export, tmp_path):
     """Long documents are scored as the server ranks them: in windows, and not cut."""
     pairs = [(query, " ".join([document] * 6)) for query, document in PAIRS]
     data = ExportData(dev=(write_pairs(tmp_path / "dev.tsv", pairs),))
 
-    directory = export_checkpoint(folder(), tmp_path / "models/colbert/1", UNTUNED, data=data)
+    directory = export(folder(), data=data)
 
     ranking = create_ranking(directory.load_task())
     ranked = predict(ranking, [RankingExample(one, (other,)) for one, other in pairs], graph_run(directory.model_path))
@@ -239,17 +235,15 @@ def test_scores_of_long_documents(folder, tmp_path):
     assert not directory.manifest.truncate
 
 
-def test_vectors_that_cannot_be_compared_have_no_scores(checkpoints, tmp_path):
+def test_vectors_that_cannot_be_compared_have_no_scores(export, tmp_path):
     """Pairs are refused for vectors without length 1, and the error states what to do."""
     data = ExportData(dev=(write_pairs(tmp_path / "dev.tsv"),))
 
     with pytest.raises(ValueError, match=r"cannot compare pairs of texts by MaxSim: .* export it with --normalize"):
-        export_checkpoint(
-            checkpoints["plain"], tmp_path / "models/tokens/1", UNTUNED, task="token-embedding", data=data
-        )
+        export("plain", task="token-embedding", data=data)
 
 
-def test_last_hidden_states(checkpoints, tmp_path):
+def test_last_hidden_states(checkpoints, export):
     """Any encoder exported with --task token-embedding gives its last hidden states; --normalize makes them unit."""
     network = transformers.AutoModel.from_pretrained(checkpoints["plain"]).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoints["plain"])
@@ -257,13 +251,7 @@ def test_last_hidden_states(checkpoints, tmp_path):
         expected = [network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy() for text in TEXTS]
 
     for normalize in (False, True):
-        directory = export_checkpoint(
-            checkpoints["plain"],
-            tmp_path / f"models/tokens{normalize}/1",
-            UNTUNED,
-            task="token-embedding",
-            settings={"normalize": normalize},
-        )
+        directory = export("plain", to=f"{normalize}/1", task="token-embedding", settings={"normalize": normalize})
         for found, states in zip(served_vectors(directory), expected, strict=True):
             length = np.linalg.norm(states, axis=1, keepdims=True) if normalize else 1
             np.testing.assert_allclose(found, states / length, atol=1e-4)
@@ -276,16 +264,13 @@ UNSUPPORTED = [kind for kind in CONFIGS if kind.startswith(("deberta", "nomic"))
 def test_masks_that_no_token_attends_to(kind, tmp_path):
     """The graph gives such tokens the states of transformers."""
     reference = create(kind, "embedding", tmp_path)
-    settings = {"query_length": 8} if kind.startswith("modernbert") else {"query_length": 12}
-    directory = export_checkpoint(
-        tmp_path, tmp_path.parent / f"{tmp_path.name} models/tokens/1", UNTUNED, task="token-embedding"
-    )
-    ids, mask, types = batch(kind, 1, settings["query_length"])
+    run = graph_run(build_graph(read_network(tmp_path, "token-embedding")[1], GraphPrecision(), GraphVariant()))
+    ids, mask, types = batch(kind, 1, 8 if kind.startswith("modernbert") else 12)
     mask[:, 5:] = 0
     expected = reference_outputs(reference, "embedding", ids.clamp(min=5), mask, types)["last_hidden_state"]
 
     arrays = {"input_ids": ids.clamp(min=5), "attention_mask": mask, "token_type_ids": types}
-    found = graph_run(directory.model_path)({name: item.numpy().astype(np.int32) for name, item in arrays.items()})
+    found = run({name: item.numpy().astype(np.int32) for name, item in arrays.items()})
 
     np.testing.assert_allclose(found["token_embeddings"], expected, atol=1e-4)
 

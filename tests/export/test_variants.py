@@ -14,14 +14,14 @@ from export.builder import GraphBuilder
 from export.calibrate import calibrate
 from export.graph import build_graph
 from export.linear import LinearLayers
-from export.network import Network, Range, Weights
+from export.network import Range, Weights
 from export.session import graph_run
 from export.smoothquant import smooth
-from export.source import read_source
 from export.storage import save_graph
 from export.variant import Attention, GraphPrecision, GraphVariant
 from tasks.bundle.manifest import Execution
 from tasks.features import Features
+from tests.export.conftest import read_network
 from tests.export.test_families import arrays_of, settings
 from tests.families import create
 
@@ -66,12 +66,11 @@ def networks(tmp_path_factory):
     def make(kind, task):
         directory = tmp_path_factory.mktemp("checkpoint")
         create(kind, task, directory)
-        source = read_source(directory, task=task, settings=settings(task))
-        model = source.load_model().eval()
-        network = Network(model.config, Weights.from_model(model), source.task)
-        features = [Features(**source.task.tokenizer.assemble(np.arange(5, 5 + length))) for length in range(1, 38)]
+        model, network = read_network(directory, task, **settings(task))
+        assemble = network.task.tokenizer.assemble
+        features = [Features(**assemble(np.arange(5, 5 + length))) for length in range(1, 38, 3)]
         features += rows_of(arrays_of(kind))  # tiny random networks have other ranges for other texts
-        network = replace(network, ranges=calibrate(model, source.task, features, network.layers))
+        network = replace(network, ranges=calibrate(model, network.task, features, network.layers))
         return network, smooth(network, model, features)
 
     return {case: make(*case) for case in CASES}
@@ -91,11 +90,11 @@ def outputs(network, precision, variant, arrays):
 
 
 PAIRS = [
-    pytest.param(case, precision, marks=[pytest.mark.slow] if (row + column) % 2 else [])
+    pytest.param(case, precision, marks=[pytest.mark.slow] * bool((row + column) % 3))
     for row, case in enumerate(CASES)
     for column, precision in enumerate([*PRECISIONS, GraphPrecision(matmul="SmoothQuant int8")])
 ]
-"""Every other pair is slow, so that each case and each precision is in many of the fast ones."""
+"""Two of three pairs are slow; each case and each precision is in some of the fast ones."""
 
 
 @pytest.mark.parametrize(("case", "precision"), PAIRS, ids=lambda value: getattr(value, "name", str(value)))
@@ -169,12 +168,10 @@ def test_last_layers_compute_only_what_is_read(case, networks):
     assert len(slices(case)) > len(slices((case[0], "masked-lm")))
 
 
-def test_graphs_are_valid_and_named(networks):
-    """ONNX's checker accepts the graphs, and their nodes have unique names."""
+def test_graphs_have_unique_names(networks):
+    """Nodes have unique names, which begin with the part of the network."""
     for network, _ in networks.values():
-        model = build_graph(network, GraphPrecision(), GraphVariant()).whole()
-        onnx.checker.check_model(model)
-        names = [node.name for node in model.graph.node]
+        names = [node.name for node in build_graph(network, GraphPrecision(), GraphVariant()).proto.graph.node]
         assert len(set(names)) == len(names)
         assert {name.split("/")[0] for name in names} >= {"embeddings", "layer.0", "layer.1", "head"}
 
@@ -182,7 +179,7 @@ def test_graphs_are_valid_and_named(networks):
 def test_graphs_are_written_again_from_their_weights(networks, tmp_path):
     """Weights and tables of positions are read from graphs of every precision, cycling through the variants."""
     for row, (network, _) in enumerate(networks.values()):
-        for column, precision in enumerate(PRECISIONS):
+        for column, precision in [*enumerate(PRECISIONS)][row % 2 :: 2]:
             variant = VARIANTS[(row + column) % len(VARIANTS)]
             save_graph(build_graph(network, precision, variant), tmp_path / "graph.onnx")
             found = Weights.from_graph(tmp_path / "graph.onnx")
@@ -210,8 +207,8 @@ def test_word_embeddings_are_int8_and_stored_once(task, networks):
 
 def test_standard_graphs_have_standard_operators_only(networks):
     """Standard graphs pass ONNX's checker without operators of ONNX Runtime; static int8 is written as QDQ."""
-    for network, _ in networks.values():
-        for precision in PRECISIONS:
+    for row, (network, _) in enumerate(networks.values()):
+        for precision in PRECISIONS[row % 2 :: 2]:
             model = build_graph(network, precision, GraphVariant(standard=True)).whole()
 
             assert {node.domain for node in model.graph.node} == {""}

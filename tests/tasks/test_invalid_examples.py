@@ -87,14 +87,6 @@ def test_too_long_question(tokenizer):
     assert invalid == [InvalidExample(0, "question", reason)]
 
 
-@pytest.mark.parametrize("text", ["a b", "[mask]", "a a a a a a [MASK]"], ids=["none", "lower case", "cut off"])
-def test_missing_mask(tokenizer, text):
-    """A text needs a [MASK] among the tokens that fit."""
-    invalid = invalid_of(make_task("masked-lm", tokenizer), [ClozeExample("[MASK]"), ClozeExample(text)])
-
-    assert invalid == [InvalidExample(1, "text", "no `[MASK]` among the tokens that fit")]
-
-
 def test_the_message_names_three_and_counts_the_rest(tokenizer):
     """The message names three examples and counts the others, and `invalid` has all."""
     with pytest.raises(InvalidExamplesError) as caught:

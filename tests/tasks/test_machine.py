@@ -11,7 +11,6 @@ from tasks.bundle.machine import (
     cpu_quota,
     describe_machine,
     memory_limit,
-    summarize_machine,
 )
 
 
@@ -33,19 +32,6 @@ def test_describe_machine(tmp_path, cpuinfo, expected):
     assert found["features"] == expected[1]
     assert found["cpu"] == (expected[0] or platform.machine())
     assert found["cores"] >= 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, "Fast 1 (2 cores, avx2)"),
-        ({"cores": 1, "features": []}, "Fast 1 (1 core)"),
-        ({"gpu": "H200", "gpus": 8}, "8 x H200, Fast 1 (2 cores, avx2)"),
-    ],
-)
-def test_summarize_machine(changes, expected):
-    """The summary gives GPUs, CPU, cores and features in one line."""
-    assert summarize_machine({"cpu": "Fast 1", "features": ["avx2"], "cores": 2} | changes) == expected
 
 
 @pytest.mark.parametrize(

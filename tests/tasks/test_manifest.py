@@ -98,13 +98,12 @@ def nested(depth):
     ("changes", "message"),
     [
         ({"opsets": 17}, "unknown key `opsets`"),
-        ({"settings": {"poling": "cls"}}, "unknown key `settings.poling`"),
         ({"task": "sentiment"}, "unknown task: `sentiment`"),
         ({"opset": True}, "`opset` must be a whole number: `true`"),
-        ({"files": {"model.onnx": 1}}, "`files.model.onnx` must be a string: `1`"),
-        ({"small_vectors": ["a"]}, "`small_vectors` must be an object"),
-        ({"execution": None}, "`execution` must be an object: `null`"),
         ({"precision": "fp8"}, "`precision` must be 'fp32', 'fp16' or 'int8': `\"fp8\"`"),
+        ({"fallback": {"threads": 2}}, "unknown key `fallback.threads`"),
+        ({"fallback": {"floats": "bf16"}}, "fallback.floats must be fp32, or bf16 in another engine than ONNX Runtime"),
+        ({"execution": {"provider_options": {"a": 1}}}, "`execution.provider_options.a` must be a string: `1`"),
         ({"hidden_size": 0}, "hidden_size must be at least 1: `0`"),
         ({"execution": {"num_threads": 2000}}, "execution.num_threads must be at most 1024: `2000`"),
         ({"scores": {"dev": {"pearson": float("nan")}}}, "expected value at line 1 column"),
@@ -186,24 +185,6 @@ def test_missing_keys(directory, name):
     change(directory, **{name: REMOVED})
 
     assert f"missing key `{name}`" in error_of(directory)
-
-
-@pytest.mark.parametrize("name", ["execution", "fallback"])
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"max_batch_tokens": -5}, "{}.max_batch_tokens must be at least 1: `-5`"),
-        ({"floats": "bf16"}, "{}.floats must be fp32, or bf16 in another engine than ONNX Runtime: `bf16`"),
-        ({"provider": 1}, "`{}.provider` must be a string: `1`"),
-        ({"threads": 2}, "unknown key `{}.threads`"),
-        ({"provider_options": {"a": 1}}, "`{}.provider_options.a` must be a string: `1`"),
-    ],
-)
-def test_errors_name_the_object_of_the_settings(directory, name, values, message):
-    """Wrong settings are named by the object that holds them, `execution` or `fallback`."""
-    change(directory, **{name: values})
-
-    assert f"manifest.json`: {message.format(name)}" in error_of(directory)
 
 
 def test_settings_of_engines_are_read_as_written(directory):

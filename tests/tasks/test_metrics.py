@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics import accuracy_score as seq_accuracy
@@ -34,6 +34,7 @@ ANSWERS = st.lists(WORDS, max_size=5).map(" ".join) | st.text(max_size=12)
 QUESTIONS = st.lists(st.tuples(ANSWERS, st.lists(ANSWERS, max_size=3)), min_size=1, max_size=6)
 
 
+@settings(max_examples=60)
 @given(questions=QUESTIONS)
 def test_squad_scores_equal_the_official_ones(questions):
     """Exact match and F1 are the official ones for any texts; those by answerability exist with both kinds."""
@@ -108,6 +109,7 @@ NAMES = st.sampled_from([("no", "yes"), ("no", "yes", "maybe", "")])
 LABELS = NAMES.flatmap(lambda names: st.lists(st.tuples(*[st.sampled_from(names)] * 2), min_size=1, max_size=30))
 
 
+@settings(max_examples=40)
 @given(pairs=LABELS)
 def test_classification_scores_equal_scikit_learn(pairs):
     """Scores equal scikit-learn's, also if labels are missing from truth or predictions; two labels have an F1 each."""

@@ -37,21 +37,6 @@ def test_missing_providers_are_named_with_their_package(monkeypatch):
         check_openvino()
 
 
-@pytest.mark.parametrize("error", [ImportError("libopenvino.so: not found\nand more"), AttributeError("no `float`")])
-def test_an_engine_that_cannot_be_imported_is_named(error, monkeypatch):
-    """A broken installation is an error in one line, with its reason and a remedy."""
-
-    def fail(name):
-        raise error
-
-    monkeypatch.setattr("tasks.bundle.providers.import_module", fail)
-    with pytest.raises(
-        ValueError,
-        match=r"^engine does not start: `openvino`: (libopenvino\.so: not found|no `float`); pip install [a-z -]+$",
-    ):
-        check_openvino()
-
-
 def test_providers_that_do_not_start_are_named():
     """A provider that does not start is an error, although ONNX Runtime would use another one."""
     check_started(CUDA, [CUDA, CPU])

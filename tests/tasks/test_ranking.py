@@ -1,5 +1,7 @@
 """Ranking of documents by models of other tasks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.special
@@ -7,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from tasks.base import InvalidExamplesError
 from tasks.classification import Classification, ClassificationSettings
 from tasks.embedding import Embedding, EmbeddingSettings
 from tasks.ranking import RankingExample, create_ranking, ranks_by_itself
 from tasks.regression import Regression, RegressionSettings
 from tasks.spans import SpanExample, Spans, SpanSettings
+from tasks.token_embedding import TOKEN_VECTORS, TokenEmbedding, TokenEmbeddingSettings
 
 EXAMPLE = RankingExample("a b", ("c d e", "f", "g h i j k l m n o p q r s t u v w x y z"))
 
@@ -145,3 +149,79 @@ def test_models_that_cannot_rank(tokenizer):
         create_ranking(classification(tokenizer, "no", "yes"))
     with pytest.raises(ValueError, match="`label` is unknown: `maybe`"):
         create_ranking(classification(tokenizer, "0", "1"), label="maybe")
+
+
+TOKENS = TokenEmbeddingSettings(
+    max_seq_length=12,
+    query_length=8,
+    query_prefix="?",
+    document_prefix="!",
+    skiplist_words=(".",),
+    normalize=True,
+    prompts={"query": "q ", "document": "d "},
+)
+
+
+def by_tokens(tokenizer, **changes):
+    return create_ranking(TokenEmbedding(tokenizer, replace(TOKENS, **changes)))
+
+
+def words_of(tokenizer, window):
+    return "".join(tokenizer.token(int(index)) for index in window.input_ids)
+
+
+def test_windows_have_marker_and_prompt(tokenizer):
+    """The query is read once; each window of a document begins with marker and prompt, and shares a quarter."""
+    ranking = by_tokens(tokenizer)
+
+    query, *windows = ranking.encode([RankingExample("a b", ("c", "a b c d e f g h i"))])[0]
+
+    assert words_of(tokenizer, query) == "[CLS]?qab[SEP]"
+    assert [(item.document, words_of(tokenizer, item)) for item in windows] == [
+        (0, "[CLS]!dc[SEP]"),
+        (1, "[CLS]!dabcdefgh[SEP]"),
+        (1, "[CLS]!dghi[SEP]"),
+    ]
+
+
+def test_scores_add_up_the_closest_tokens(tokenizer):
+    """Each token of the query counts with its largest product with any kept token of any window."""
+    ranking = by_tokens(tokenizer)
+    example = RankingExample("a", ("a .", "b"))
+    _, first, second = windows = ranking.encode([example])[0]
+    rng = np.random.default_rng(0)
+    outputs = [{TOKEN_VECTORS: rng.normal(size=(len(item), 4)).astype(np.float32)} for item in windows]
+    asked, *found = (output[TOKEN_VECTORS] for output in outputs)
+
+    scores = ranking.decode(example, windows, outputs)
+
+    assert "." in words_of(tokenizer, first)
+    assert len(first.kept) == len(first) - 1
+    expected = [
+        (asked @ part[item.kept].T).max(axis=1).sum() for part, item in zip(found, (first, second), strict=True)
+    ]
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
+def test_long_queries_and_blank_documents(tokenizer):
+    """Queries that do not fit are cut or named; blank documents are named, also behind a prompt."""
+    ranking = by_tokens(tokenizer)
+
+    cut = ranking.encode([RankingExample("a " * 20, ("b",))])[0][0]
+    with pytest.raises(InvalidExamplesError) as refused:
+        ranking.encode([RankingExample("a " * 20, ("b", " "))], truncate=False)
+
+    assert (len(cut), cut.num_truncated) == (8, 16)
+    assert {item.field for item in refused.value.invalid} == {"query", "documents[1]"}
+
+
+def test_token_vectors_that_cannot_rank(tokenizer):
+    """Vectors must be normalised, and a prompt must leave room in a window."""
+    assert ranks_by_itself(TokenEmbedding(tokenizer, TOKENS))
+    assert not ranks_by_itself(TokenEmbedding(tokenizer, replace(TOKENS, normalize=False)))
+    with pytest.raises(ValueError, match="export it with --normalize"):
+        by_tokens(tokenizer, normalize=False)
+    with pytest.raises(ValueError, match="its prompt for documents has `5` tokens, more than half of a window of 9"):
+        by_tokens(tokenizer, prompts={"document": "a b c d e "})
+    with pytest.raises(ValueError, match="`label` is for models with labels"):
+        create_ranking(TokenEmbedding(tokenizer, TOKENS), label="x")

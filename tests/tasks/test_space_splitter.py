@@ -10,8 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
-from tasks.text import _space_splitter
-from tasks.text import tokenizer as tokenizer_module
 from tasks.text.tokenizer import Tokenizer
 from tests.hard_texts import CHARS
 from tests.toy_sentencepiece import TRAINING, write
@@ -85,15 +83,6 @@ PARTS = st.one_of(
 TEXTS = st.builds("".join, st.lists(PARTS, max_size=16))
 
 
-@pytest.fixture
-def short_pieces(monkeypatch):
-    """Set pieces to a few characters, so that short texts have many."""
-    for module in (_space_splitter, tokenizer_module):
-        monkeypatch.setattr(module, "PIECE_CHARS", 5)
-    monkeypatch.setattr(tokenizer_module, "SMALL_TEXT_CHARS", 3)
-    monkeypatch.setattr(tokenizer_module, "BATCH_CHARS", 25)
-
-
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     """Return a function that returns a tokenizer that splits texts, and the same that does not."""
@@ -134,7 +123,7 @@ def has_removed_chars(tokenizer, text):
     return any(tokenizer.backend.normalizer.normalize_str(f"a{char}a") == "aa" for char in text)
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(sorted(SPLIT)), text=TEXTS)
 def test_any_text_in_pieces_equals_the_whole(short_pieces, pairs, name, text):
     """Pieces give the same ids and offsets for any text."""
@@ -154,23 +143,14 @@ def test_every_character_beside_a_space(short_pieces, pairs, name):
 
 
 @pytest.mark.parametrize("name", [name for name in SPLIT if "never" not in name])
-def test_prose_is_split(name, pairs, monkeypatch):
+def test_prose_is_split(name, pairs, assert_short_batches):
     """A long text is tokenized a few thousand characters at a time."""
     tokenizer, whole = pairs(name)
-    longest, encode = 0, Tokenizer._encode
-
-    def recorded(self, texts, *, ids_only):
-        nonlocal longest
-        longest = max(longest, sum(map(len, texts)))
-        return encode(self, texts, ids_only=ids_only)
-
     text = "The old cat sees it. " * 1500
     (expected,) = whole.tokenize([text])
-    monkeypatch.setattr(Tokenizer, "_encode", recorded)
 
-    (tokens,) = tokenizer.tokenize([text])
+    tokens = assert_short_batches(tokenizer, text)
 
-    assert 0 < longest <= tokenizer_module.BATCH_CHARS + _space_splitter.PIECE_CHARS
     assert tokens.ids.tolist() == expected.ids.tolist()
     np.testing.assert_array_equal(tokens.offsets, expected.offsets)
 

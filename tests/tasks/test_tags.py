@@ -66,7 +66,7 @@ def sentences(kinds):
 ALL = ["IOB1", "IOB2", "IOE1", "IOE2", *LETTERS]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(scheme=st.sampled_from(ALL), sentence=sentences(["PER", "LOC", "creative-work"]))
 def test_every_scheme_gives_its_entities(scheme, sentence):
     """Tags of every scheme give the entities that they encode, as in seqeval."""
@@ -169,8 +169,6 @@ def test_tags_by_hand(tags, entities):
     [
         ("B-PER I-PER X-PER O", "X-PER", "unknown prefix `X-` .known are `B-`, `I-`, "),
         ("X-PER O", "X-PER", "unknown prefix `X-`"),
-        ("b-PER i-PER O", "b-PER", "unknown prefix `b-`"),
-        ("B-PER BEGIN-PER O", "BEGIN-PER", "unknown prefix `BEGIN-`"),
         ("B-PER I-PER 0", "0", "no prefix, though `B-PER` has one"),
         ("B-PER I-PER PER O", "PER", "no prefix, though `B-PER` has one"),
         ("B-PER I-PER O B", "B", "no prefix, though `B-PER` has one"),
@@ -178,7 +176,6 @@ def test_tags_by_hand(tags, entities):
         ("B I S U O", "U", "no prefix of the same scheme"),
         ("B_PER I_PER O", "B_PER", "a prefix in another spelling than `B-TYPE`"),
         ("PER-B PER-I O", "PER-B", "a prefix in another spelling"),
-        ("begin inside O", "begin", "a prefix in another spelling"),
         ("b i o", "b", "a prefix in another spelling"),
     ],
 )

@@ -83,7 +83,7 @@ def test_odd_texts_equal_both_of_transformers(loaded, reference, text):
     assert_ids_equal_slow(loaded, slow, text)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(text=st.text(max_size=60))
 def test_any_text_equals_the_fast_tokenizer(loaded, reference, text):
     """Ids and offsets equal the fast tokenizer's for any Unicode text."""
@@ -96,7 +96,7 @@ FAMILIAR = st.text(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(text=FAMILIAR)
 def test_familiar_text_equals_the_slow_tokenizer(loaded, reference, text):
     """Ids equal the slow tokenizer's in scripts for which fast and slow agree."""
