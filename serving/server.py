@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from serving.core.cache import ReplyCache
 from serving.core.calls import Call
 from serving.core.credentials import BearerTokens, TlsFiles
 from serving.core.errors import ReceivingError
+from serving.core.guards import Guards
 from serving.core.limits import RequestLimits
 from serving.core.metrics import Metrics
 from serving.core.models import Models, load_model
@@ -25,11 +25,10 @@ from serving.core.repository import Repository
 from serving.core.request_memory import Budget, RequestMemory
 from serving.core.scheduler import Scheduler
 from serving.core.service import InferenceService
-from serving.core.steps import Authenticate, Guards, LimitCalls, PaceRefusals
 from serving.endpoints.methods import ENCODER, METHODS, SERVICE, encoder_methods
 from serving.grpc_api.connections import UnreadReplies
 from serving.grpc_api.health import NOT_SERVING, SERVING, HealthServicer
-from serving.grpc_api.interceptor import Interceptor, RpcMetrics
+from serving.grpc_api.interceptor import Interceptor, RpcMetrics, route
 from serving.grpc_api.listening import (
     Certificates,
     channel_options,
@@ -39,9 +38,7 @@ from serving.grpc_api.listening import (
     url_host,
     warn_of_plain_text,
 )
-from serving.grpc_api.messages import Messages
 from serving.grpc_api.receiving import Receiver
-from serving.grpc_api.routing import route
 from serving.grpc_api.status import SERVER_FAULTS, trace_attributes
 from serving.open_inference import service as open_inference
 from serving.open_inference.service import OpenInference
@@ -101,9 +98,10 @@ class Server:
         self._health = HealthServicer()
         tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
         guards = Guards(
-            PaceRefusals(self.metrics),
-            Authenticate(tokens, open_health=settings.open_health),
-            LimitCalls(settings.max_concurrent_per_client),
+            self.metrics,
+            tokens,
+            open_health=settings.open_health,
+            max_per_client=settings.max_concurrent_per_client,
         )
         self._call_log = CallLog(settings.log_calls)
         self._traces = Traces(settings.trace_endpoint, settings.trace_sample) if settings.trace_endpoint else None
@@ -116,8 +114,11 @@ class Server:
         self._interceptor = Interceptor(
             guards,
             RpcMetrics(self.metrics.registry, {SERVICE: METHODS, open_inference.SERVICE: open_inference.METHODS}),
-            Messages(receiver, self._memory, self._unread, settings.max_request_bytes),
+            receiver,
+            self._memory,
+            self._unread,
             self._observers(trace_attributes, SERVER_FAULTS),
+            max_request_bytes=settings.max_request_bytes,
         )
         self._grpc = grpc.aio.server(options=list(channel_options(settings)), interceptors=[self._interceptor])
         self._scheduler = Scheduler(
@@ -215,12 +216,12 @@ class Server:
         services = (SERVICE, open_inference.SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._grpc)
         encoder = route(self._service, ENCODER, encoder_methods(self._service))
-        self._grpc.add_generic_rpc_handlers((encoder, self._protocol.handlers()))
+        protocol = route(self._service, open_inference.PROTOCOL, self._protocol.methods(), always=open_inference.HEALTH)
+        self._grpc.add_generic_rpc_handlers((encoder, protocol))
         files = self._tls_files()
         certificates = Certificates(files) if files else None
         self.port = listen(self._grpc, self.settings, certificates)
-        with _named("metrics", "--metrics-port"):
-            check_free(self._metrics_host, self.settings.metrics_port)
+        check_free(self._metrics_host, self.settings.metrics_port, "--metrics-port")
         self._metrics_server = MetricsServer(
             self.metrics.registry,
             self._metrics_host,
@@ -229,8 +230,7 @@ class Server:
         )
         self.metrics_port = self._metrics_server.port
         if self._http and self.settings.http_port is not None:
-            with _named("HTTP", "--http-port"):
-                check_free(self.settings.host, self.settings.http_port)
+            check_free(self.settings.host, self.settings.http_port, "--http-port")
             await self._http.start(self.settings.host, self.settings.http_port)
         await self._grpc.start()
         if certificates:
@@ -353,12 +353,3 @@ class Server:
             self._metrics_server.close()
         if self._traces:
             self._traces.close()
-
-
-@contextmanager
-def _named(what: str, flag: str) -> Iterator[None]:
-    """Name what could not listen, and its flag, in the error."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(f"{what}: {error}, with {flag}") from error

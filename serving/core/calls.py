@@ -51,15 +51,12 @@ class Call:
     """Service and method of gRPC: `/bertline.v1.Encoder/Embed`; method and route of HTTP: `POST /v1/embed`."""
     is_health: bool = False
     """True if the call asks for the health of the server."""
-    request_id: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers (metadata in gRPC), with lower-case names."""
     authorizations: Sequence[str] = ()
     """All values of the header `authorization`. Only calls with exactly one are authenticated."""
     client: str = ""
     """Digest of the bearer token; empty without tokens."""
-    trace_context: dict[str, str] = field(default_factory=dict)
-    """Headers `traceparent` and `tracestate`, if the client sent them."""
     started_s: float = field(default_factory=time.monotonic)
     is_bulk: bool = False
     """True if the call gives way to interactive calls (header `priority`)."""
@@ -91,6 +88,19 @@ class Call:
     seconds: float = 0.0
     has_ended: bool = False
     """True once nobody waits for the work that threads still do for the call."""
+    request_id: str = field(init=False)
+    """Request id that the caller sent, or a new one if it sent none or an unusable one."""
+
+    def __post_init__(self) -> None:
+        sent = self.headers.get(REQUEST_ID, "")
+        self.request_id = sent if _ID.fullmatch(sent) else os.urandom(8).hex()
+
+    @property
+    def trace_context(self) -> dict[str, str]:
+        """Headers of the trace that the call belongs to; empty if it belongs to none."""
+        if TRACE_CONTEXT[0] not in self.headers:
+            return {}
+        return {name: self.headers[name] for name in TRACE_CONTEXT if name in self.headers}
 
     @property
     def peer(self) -> str:
@@ -119,6 +129,21 @@ class Call:
     def method(self) -> str:
         """Name of the method of gRPC: `Embed`; method and route of HTTP: `POST /v1/embed`."""
         return self.path.rpartition("/")[2] if self.path.startswith("/") else self.path
+
+    def read_headers(self) -> None:
+        """Record the priority and the size of the largest reply. Ignore priorities of RFC 9218, such as `u=3`.
+
+        Raises:
+            InvalidRequestError: when the priority is unknown, or the size is no number.
+        """
+        priority = self.headers.get(PRIORITY, INTERACTIVE)
+        if priority not in (INTERACTIVE, BULK) and not _HTTP_PRIORITY.fullmatch(priority):
+            raise InvalidRequestError(f"unknown `{PRIORITY}`: `{priority}`; send `{INTERACTIVE}` or `{BULK}`")
+        self.is_bulk = priority == BULK
+        if (value := self.headers.get(MAX_REPLY)) is not None:
+            self.max_reply_bytes = num_bytes(value)
+            if self.max_reply_bytes is None:
+                raise InvalidRequestError(shorten(f"`{MAX_REPLY}` must be a number of bytes: `{value}`"))
 
     def end(self) -> None:
         """Record that the call has ended, and how long it took."""
@@ -152,45 +177,6 @@ class Call:
         for item in items:
             self.check()
             yield item
-
-
-def request_id(headers: Mapping[str, str]) -> str:
-    """Return the caller's request id, or a new one if it sent none or an unusable one."""
-    sent = headers.get(REQUEST_ID, "")
-    return sent if _ID.fullmatch(sent) else os.urandom(8).hex()
-
-
-def trace_context(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of the trace that a call belongs to; empty if it belongs to none."""
-    if TRACE_CONTEXT[0] not in headers:
-        return {}
-    return {name: headers[name] for name in TRACE_CONTEXT if name in headers}
-
-
-def is_bulk(headers: Mapping[str, str]) -> bool:
-    """Return whether a call gives way to interactive calls. Ignore values of RFC 9218, such as `u=3`.
-
-    Raises:
-        InvalidRequestError: when the priority is unknown.
-    """
-    priority = headers.get(PRIORITY, INTERACTIVE)
-    if priority not in (INTERACTIVE, BULK) and not _HTTP_PRIORITY.fullmatch(priority):
-        raise InvalidRequestError(f"unknown `{PRIORITY}`: `{priority}`; send `{INTERACTIVE}` or `{BULK}`")
-    return priority == BULK
-
-
-def max_reply_bytes(headers: Mapping[str, str]) -> int | None:
-    """Return the size of the largest reply that a client accepts; None if the client does not state one.
-
-    Raises:
-        InvalidRequestError: when the value is no number.
-    """
-    value = headers.get(MAX_REPLY)
-    if value is None:
-        return None
-    if (found := num_bytes(value)) is None:
-        raise InvalidRequestError(shorten(f"`{MAX_REPLY}` must be a number of bytes: `{value}`"))
-    return found
 
 
 def num_bytes(value: str) -> int | None:

@@ -65,31 +65,21 @@ class Budget:
     async def fits_soon(self, fits: Callable[[], bool], num_bytes: int) -> bool:
         """Return whether `fits()` is true. A small request or reply waits up to `WAIT_S` for it.
 
+        At most `MAX_WAITING` calls wait, since what they hold is not reserved; for others the answer is immediate.
+
         Args:
             fits: returns whether there is memory for the request or reply.
             num_bytes: size of the request or reply.
         """
-        return await self.wait_until(fits, WAIT_S if num_bytes <= CALL_BYTES else 0)
-
-    async def wait_until(self, fits: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `fits()` is true, at most `timeout_s` seconds; return whether it is.
-
-        At most `MAX_WAITING` calls wait, since what they hold is not reserved; for others the answer is immediate.
-        """
-        if fits():
-            return True
-        if self._num_waiting >= MAX_WAITING:
-            return False
-        ends_s = time.monotonic() + timeout_s
+        may_wait = num_bytes <= CALL_BYTES and self._num_waiting < MAX_WAITING
+        ends_s = time.monotonic() + (WAIT_S if may_wait else 0)
         self._num_waiting += 1
         try:
-            while time.monotonic() < ends_s:
+            while not (found := fits()) and time.monotonic() < ends_s:
                 await asyncio.sleep(STEP_S)
-                if fits():
-                    return True
+            return found
         finally:
             self._num_waiting -= 1
-        return False
 
 
 def default_budget() -> int:

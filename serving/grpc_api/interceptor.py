@@ -1,38 +1,92 @@
-"""Interceptor of all gRPC calls: the steps that every call passes, in order, and the metrics of calls."""
+"""Interceptor of all gRPC calls: what each call passes from its first byte to its status, and the metrics of calls."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from serving.core.calls import REQUEST_ID, Call, request_id, trace_context
-from serving.core.errors import TooManyWatchesError, UnknownMethodError, drop_tracebacks, shorten
+from serving.core.calls import REQUEST_ID, Call
+from serving.core.errors import (
+    InvalidRequestError,
+    MessageTooLargeError,
+    NoRoomError,
+    TooManyWatchesError,
+    UnknownMethodError,
+    UnreadRepliesError,
+    drop_tracebacks,
+    shorten,
+)
+from serving.core.guards import ConcurrencyCounter, Guards, recorded
 from serving.core.metrics import SECONDS
-from serving.core.steps import Answer, ConcurrencyCounter, CountCalls, Guards, NotifyObservers, ReadHeaders, Step
-from serving.grpc_api.connections import Resets
-from serving.grpc_api.messages import Behaviour, Messages
-from serving.grpc_api.routing import current_call, set_current_call
+from serving.core.request_memory import RETRY_S, RequestMemory
+from serving.core.service import InferenceService
+from serving.endpoints.methods import Method
+from serving.endpoints.wire import SerializedRequest
+from serving.grpc_api.connections import Resets, UnreadReplies
+from serving.grpc_api.receiving import Receiver
 from serving.grpc_api.status import abort
 
 MAX_WATCHES, MAX_WATCHES_PER_CONNECTION = 4096, 32
 """Maximum number of health watches, in all and of a connection. Each lasts until its client leaves."""
+MAX_UNREAD_BYTES = 128 * 2**20
+"""Bytes of unread replies above which further calls of a connection are refused."""
+MAX_HEALTH_BYTES = 4096
+"""Maximum bytes of a message of health or reflection: a name. Their calls may stay open for long."""
 ROUNDING_S = 0.02
 """Seconds by which a client's deadline may pass before the server's, in addition to a hundredth of the timeout."""
 LABELS = ("grpc_service", "grpc_method", "grpc_type")
-_HEALTH = f"/{health.SERVICE_NAME}/"
+_HEALTH, _REFLECTION = f"/{health.SERVICE_NAME}/", f"/{reflection.SERVICE_NAME}/"
 _WATCH = f"{_HEALTH}Watch"
-
 
 _CODES = {code.name: code.name.title().replace("_", "") for code in grpc.StatusCode} | {"OK": "OK"}
 """Names of codes as dashboards know them: `InvalidArgument`, but `OK` in capitals."""
+_current: ContextVar[Call] = ContextVar("call")
+"""Call that the current asyncio task handles. Threads get the call as an argument."""
+Behaviour = Callable[[Any, Any], Any]
+Answer = Callable[[Call, Any], Awaitable[Any]]
+
+
+def route(
+    service: InferenceService,
+    descriptor: ServiceDescriptor,
+    methods: Mapping[str, Method],
+    *,
+    always: Collection[str] = (),
+) -> grpc.GenericRpcHandler:
+    """Return the gRPC handlers of a service, whose methods know no gRPC. The interceptor sends their errors.
+
+    Args:
+        service: counts the calls, and refuses them while it is unavailable.
+        descriptor: the gRPC service.
+        methods: methods by name: request and call -> serialised reply.
+        always: names of methods that are answered while the service is unavailable, too.
+    """
+
+    def handler(name: str, method: Method) -> grpc.RpcMethodHandler:
+        request_type = GetMessageClass(descriptor.methods_by_name[name].input_type)
+
+        async def handle(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
+            service.begin_call(always=name in always)
+            return await method(SerializedRequest(request_type, data), _current.get())
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    handlers = {name: handler(name, method) for name, method in methods.items()}
+    return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
 
 
 class RpcMetrics:
@@ -78,81 +132,6 @@ class RpcMetrics:
             self._handled[path][status].inc()
 
 
-class Identify:
-    """Records who calls, the request id, the trace and the deadline. The client gets the request id back."""
-
-    async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
-        """Fill in the fields of the call, and set its trailing metadata."""
-        call.connection = unquote(context.peer())  # `ipv6:%5B::1%5D:50123`
-        call.request_id, call.trace_context = request_id(call.headers), trace_context(call.headers)
-        remaining_s = context.time_remaining()
-        call.deadline_s = None if remaining_s is None else time.monotonic() + remaining_s
-        context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
-        return await proceed(call, context)
-
-
-class SendStatus:
-    """Converts errors to statuses, and records the status of each call. No other place does."""
-
-    def __init__(self) -> None:
-        self._resets = Resets()
-
-    async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
-        """Answer a call with a reply or a status."""
-        try:
-            try:
-                return await proceed(call, context)
-            except grpc.aio.BaseError:  # the call has its status already
-                raise
-            except Exception as error:
-                await abort(context, error)
-        except asyncio.CancelledError as error:
-            drop_tracebacks(error)
-            remaining_s = context.time_remaining()
-            timeout_s = None if call.deadline_s is None else call.deadline_s - call.started_s
-            code = code_of_cancellation(timeout_s, remaining_s)
-            call.status = code.name
-            was_early = remaining_s is not None and timeout_s is not None and remaining_s > timeout_s / 2
-            if code is grpc.StatusCode.CANCELLED or was_early:
-                self._resets.add(call.connection)
-            raise
-        except Exception as error:
-            call.status, call.details = (context.code() or grpc.StatusCode.UNKNOWN).name, context.details()
-            drop_tracebacks(error)  # gRPC keeps the error that aborts a call, and with it the frames
-            raise
-
-
-class CheckMethod:
-    """Refuses calls of unknown methods."""
-
-    def __init__(self, known: Container[str]) -> None:
-        self._known = known
-
-    async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
-        """Proceed if the method is known, or raise UnknownMethodError."""
-        if call.path not in self._known:
-            raise UnknownMethodError(shorten(f"no such method: `{call.path}`"))
-        return await proceed(call, context)
-
-
-class LimitWatches:
-    """Limits the open health watches, in all and of each connection."""
-
-    def __init__(self) -> None:
-        self._watches = ConcurrencyCounter()
-
-    async def __call__(self, call: Call, context: Any, proceed: Answer) -> Any:
-        """Count a watch while it is open, or raise TooManyWatchesError."""
-        if call.path != _WATCH:
-            return await proceed(call, context)
-        num_watches = self._watches[call.connection]
-        is_full = self._watches.total >= MAX_WATCHES or num_watches >= MAX_WATCHES_PER_CONNECTION
-        if is_full and num_watches:  # each connection may have one, since connections are limited, too
-            raise TooManyWatchesError("too many health watches; open one per connection")
-        with self._watches.count(call.connection):
-            return await proceed(call, context)
-
-
 def code_of_cancellation(timeout_s: float | None, remaining_s: float | None) -> grpc.StatusCode:
     """Return the code of a cancelled call.
 
@@ -168,41 +147,43 @@ def code_of_cancellation(timeout_s: float | None, remaining_s: float | None) -> 
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Runs the steps of each call around its handler."""
+    """Takes each call from its start to its status, around its handler. Counts the memory of requests and replies."""
 
     def __init__(
         self,
         guards: Guards,
         rpc_metrics: RpcMetrics,
-        messages: Messages,
+        receiver: Receiver,
+        memory: RequestMemory,
+        unread: UnreadReplies,
         observers: Sequence[Callable[[Call], None]],
+        *,
+        max_request_bytes: int,
     ) -> None:
-        """Set up the steps.
+        """Set up the parts.
 
         Args:
-            guards: steps that all fronts share.
+            guards: guards that all fronts share.
             rpc_metrics: counts and durations of calls.
-            messages: receives and answers messages.
+            receiver: receives the messages.
+            memory: memory of received requests.
+            unread: unread replies, which count against the same budget.
             observers: called with each ended call.
+            max_request_bytes: maximum size of a request. gRPC's own limit must be above it.
         """
         self.num_calls = 0
         """Calls that gRPC has handed over so far."""
+        self._guards = guards
+        self._rpc_metrics = rpc_metrics
+        self._receiver = receiver
+        self._memory = memory
+        self._unread = unread
+        self._observers = observers
+        self._max_request_bytes = max_request_bytes
+        self._resets = Resets()
+        self._watches = ConcurrencyCounter()
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
         """Wrapped handlers of known methods, by path."""
-        self._steps: list[Step] = [
-            Identify(),  # request id, trace context, connection, deadline
-            NotifyObservers(observers),  # log line and trace, when all is over
-            CountCalls(rpc_metrics),
-            SendStatus(),  # errors of the steps below -> statuses
-            guards.pace,
-            guards.authenticate,
-            ReadHeaders(),  # priority, largest reply
-            CheckMethod(self._handlers),
-            LimitWatches(),
-            guards.limit,
-        ]
-        """Steps in their order, outermost first. Then the message is read and answered."""
-        self._messages = messages
         self._unknown = self._wrap(grpc.stream_stream_rpc_method_handler(_unknown_method))
 
     async def intercept_service(
@@ -210,13 +191,13 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """Return the handler of a call, wrapped into the steps."""
+        """Return the wrapped handler of a call."""
         self.num_calls += 1
         path, metadata = handler_call_details.method, handler_call_details.invocation_metadata
         call = Call(path, headers=dict(metadata), is_health=path.startswith(_HEALTH))
         if "authorization" in call.headers:
             call.authorizations = [value for name, value in metadata if name == "authorization"]
-        set_current_call(call)
+        _current.set(call)
         if path not in self._handlers:
             handler = await continuation(handler_call_details)
             if handler is None:
@@ -225,35 +206,144 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return self._handlers[path]
 
     def _wrap(self, handler: Any) -> grpc.RpcMethodHandler:
-        """Wrap a handler. The result reads a message as a stream of one; else gRPC would read it before the steps."""
+        """Wrap a handler. The result reads a message as a stream of one; else gRPC would read it before the checks."""
         kinds = handler.request_streaming, handler.response_streaming
         behaviour: Behaviour = getattr(handler, "_".join("stream" if flag else "unary" for flag in kinds))
         if handler.response_streaming:
             behaviour = partial(_write_all, behaviour)
-        answer_messages = self._messages.answer_all if handler.request_streaming else self._messages.answer_one
+        answer_messages = self._answer_all if handler.request_streaming else self._answer_one
         answer: Answer = partial(answer_messages, behaviour, handler.request_deserializer or bytes)
-        for step in reversed(self._steps):
-            answer = partial(step, proceed=answer)
 
-        async def run_steps(messages: Any, context: Any) -> Any:
-            running = answer(current_call(), context)
+        async def run(messages: Any, context: Any) -> Any:
+            running = self._run(answer, _current.get(), context)
             del messages, context  # gRPC keeps the error of an aborted call, and with it this frame
             try:
                 return await running
             except BaseException as error:
-                drop_tracebacks(error)  # releases the frames of the steps, too
+                drop_tracebacks(error)  # releases the frames of the call, too
                 raise
 
         kind = "stream_stream" if handler.response_streaming else "stream_unary"
         make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make_handler(run_steps, None, handler.response_serializer)
+        return make_handler(run, None, handler.response_serializer)
+
+    async def _run(self, answer: Answer, call: Call, context: Any) -> Any:
+        """Answer a call with a reply or a status. No other place converts errors to statuses."""
+        call.connection = unquote(context.peer())  # `ipv6:%5B::1%5D:50123`
+        remaining_s = context.time_remaining()
+        call.deadline_s = None if remaining_s is None else time.monotonic() + remaining_s
+        context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
+        with recorded(call, self._rpc_metrics, self._observers):
+            try:
+                try:
+                    return await self._check_and_answer(answer, call, context)
+                except grpc.aio.BaseError:  # the call has its status already
+                    raise
+                except Exception as error:
+                    await self._guards.pace(call, error)
+                    await abort(context, error)
+            except asyncio.CancelledError as error:
+                drop_tracebacks(error)
+                remaining_s = context.time_remaining()
+                timeout_s = None if call.deadline_s is None else call.deadline_s - call.started_s
+                code = code_of_cancellation(timeout_s, remaining_s)
+                call.status = code.name
+                was_early = remaining_s is not None and timeout_s is not None and remaining_s > timeout_s / 2
+                if code is grpc.StatusCode.CANCELLED or was_early:
+                    self._resets.add(call.connection)
+                raise
+            except Exception as error:
+                call.status, call.details = (context.code() or grpc.StatusCode.UNKNOWN).name, context.details()
+                drop_tracebacks(error)  # gRPC keeps the error that aborts a call, and with it the frames
+                raise
+
+    async def _check_and_answer(self, answer: Answer, call: Call, context: Any) -> Any:
+        self._guards.authenticate(call)
+        call.read_headers()
+        if call.path not in self._handlers:
+            raise UnknownMethodError(shorten(f"no such method: `{call.path}`"))
+        with self._limit_watches(call), self._guards.limit(call):
+            return await answer(call, context)
+
+    @contextmanager
+    def _limit_watches(self, call: Call) -> Iterator[None]:
+        """Count a health watch while it is open, or raise TooManyWatchesError."""
+        if call.path != _WATCH:
+            yield
+            return
+        num_watches = self._watches[call.connection]
+        is_full = self._watches.total >= MAX_WATCHES or num_watches >= MAX_WATCHES_PER_CONNECTION
+        if is_full and num_watches:  # each connection may have one, since connections are limited, too
+            raise TooManyWatchesError("too many health watches; open one per connection")
+        with self._watches.count(call.connection):
+            yield
+
+    async def _answer_one(
+        self, behaviour: Behaviour, deserialize: Callable[[bytes], Any], call: Call, context: Any
+    ) -> Any:
+        """Receive the message of a call, and return the reply."""
+        try:
+            data = await self._receiver.message(call.connection, context)
+            self._check_request(call, len(data))
+            request = _deserialize(deserialize, data)
+            if not call.is_health:  # its messages are small, and watches do not keep them
+                self._memory.open(call)
+                await self._memory.reserve(call, len(data))
+            del data
+            reply = await behaviour(request, context)
+        finally:
+            self._memory.close(call)
+        call.reply_bytes = len(reply) if isinstance(reply, bytes) else 0
+        call.check_reply(call.reply_bytes)
+        is_first_health = call.is_health and not self._unread[call.connection]
+        fits = partial(self._unread.fits, call.connection, call.reply_bytes)
+        if not is_first_health and not await self._memory.budget.fits_soon(fits, call.reply_bytes):
+            raise NoRoomError(f"no room for a reply of {call.reply_bytes} bytes; try later", retry_s=RETRY_S)
+        self._unread.add(call.connection, call.reply_bytes)
+        return reply
+
+    async def _answer_all(
+        self, behaviour: Behaviour, deserialize: Callable[[bytes], Any], call: Call, context: Any
+    ) -> Any:
+        """Answer a call whose client sends many messages."""
+
+        async def requests() -> AsyncIterator[Any]:
+            async for data in self._receiver.messages(call.connection, context):
+                self._check_request(call, len(data))
+                yield _deserialize(deserialize, data)
+
+        return await behaviour(requests(), context)
+
+    def _check_request(self, call: Call, num_bytes: int) -> None:
+        """Raise MessageTooLargeError, or UnreadRepliesError if the connection reads no replies."""
+        call.request_bytes = num_bytes
+        limit, name = self._max_request_bytes, "--max-request-bytes"
+        if call.path.startswith((_HEALTH, _REFLECTION)):
+            limit, name = min(limit, MAX_HEALTH_BYTES), "health and reflection"
+        if num_bytes > limit:
+            raise MessageTooLargeError(
+                f"the message is too large: `{num_bytes}` bytes (maximum `{limit}`, {name}); "
+                "send fewer or shorter inputs per call"
+            )
+        if (unread := self._unread[call.connection]) > MAX_UNREAD_BYTES:
+            raise UnreadRepliesError(
+                f"{unread / 2**20:.0f} MiB of replies wait to be read by this connection; read them before "
+                "sending more calls"
+            )
 
 
 async def _unknown_method(requests: Any, context: Any) -> None:
-    """Stand in for the handler of an unknown method. Never called, since CheckMethod refuses the call."""
+    """Stand in for the handler of an unknown method. Never called: the call is refused before."""
 
 
 async def _write_all(behaviour: Behaviour, request: Any, context: Any) -> None:
     """Write the replies of a streaming handler."""
     async for reply in behaviour(request, context):
         await context.write(reply)
+
+
+def _deserialize(deserialize: Callable[[bytes], Any], data: bytes) -> Any:
+    try:
+        return deserialize(data)
+    except DecodeError:
+        raise InvalidRequestError("the message cannot be parsed as a request of this method") from None

@@ -211,7 +211,7 @@ def max_message_bytes(settings: Settings) -> int:
     return min(2 * settings.max_request_bytes, MAX_OPTION)
 
 
-def check_free(host: str, port: int) -> None:
+def check_free(host: str, port: int, flag: str = "--port") -> None:
     """Check that a port is free: gRPC reports a busy port only in the log of its core.
 
     Raises:
@@ -226,7 +226,8 @@ def check_free(host: str, port: int) -> None:
         raise OSError(f"cannot listen on `{host}`: not a valid host name; choose another host") from None
     except OSError as error:
         address, reason = f"{url_host(host)}:{port}", lower_first(error.strerror or str(error))
-        raise OSError(f"cannot listen on `{address}`: {reason}; choose another host or port (0 takes any)") from None
+        remedy = f"choose another host or {flag} (0 takes any)"
+        raise OSError(f"cannot listen on `{address}`: {reason}; {remedy}") from None
 
 
 def _listen_error(family: int, kind: int, protocol: int, _: str, address: Any) -> OSError | None:

@@ -14,17 +14,25 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import compile_path
 from starlette.types import ASGIApp
 
-from serving.core.calls import REQUEST_ID, Call, connection_name, request_id, trace_context
+from serving.core.calls import REQUEST_ID, Call, connection_name
 from serving.core.credentials import TLS, FileWatcher, TlsFiles, check_files
 from serving.core.errors import MethodNotAllowedError, UnknownMethodError, shorten
+from serving.core.guards import Guards, recorded
 from serving.core.metrics import Metrics
 from serving.core.request_memory import RequestMemory
 from serving.core.service import InferenceService
-from serving.core.steps import Answer as Proceed
-from serving.core.steps import CountCalls, Guards, NotifyObservers, ReadHeaders
 from serving.http_api import open_inference, openai, rerank, rpc
 from serving.http_api.connection import HttpFront
-from serving.http_api.exchange import DisconnectedError, HttpReply, Operation, Receive, Request, Scope, own_error
+from serving.http_api.exchange import (
+    DisconnectedError,
+    HttpReply,
+    Operation,
+    Proceed,
+    Receive,
+    Request,
+    Scope,
+    own_error,
+)
 from serving.http_api.server_routes import description_route, health_route, metrics_route, page_routes
 from serving.http_api.steps import (
     UNKNOWN,
@@ -57,7 +65,7 @@ class Application:
         self,
         operations: Iterable[Operation],
         service: InferenceService,
-        answer: Callable[[Call, Request], Awaitable[HttpReply]],
+        answer: Proceed,
     ) -> None:
         """Set the routes.
 
@@ -91,8 +99,6 @@ class Application:
             headers=headers,
             authorizations=[value for name, value in pairs if name == "authorization"],
             connection=connection_name(*scope["client"]),
-            request_id=request_id(headers),
-            trace_context=trace_context(headers),
             is_health=operation.is_health,
             reply_factor=JSON_FACTOR,
         )
@@ -211,27 +217,35 @@ def create_front(
         OSError: when a TLS file cannot be read.
     """
 
-    async def authenticate(call: Call, request: Request, proceed: Proceed) -> HttpReply:
-        """Check the token, unless the reply is for everyone."""
-        if request.operation.is_public:
-            return await proceed(call, request)  # type: ignore[no-any-return]
-        return await guards.authenticate(call, request, proceed)  # type: ignore[no-any-return]
-
     http_metrics = HttpMetrics(metrics.registry)
+
+    async def record(call: Call, request: Request, proceed: Proceed) -> HttpReply:
+        """Count and log the request."""
+        with recorded(call, http_metrics, observers):
+            return await proceed(call, request)
+
+    async def guard(call: Call, request: Request, proceed: Proceed) -> HttpReply:
+        """Check the token, unless the reply is for everyone; read the headers, and limit the requests of a client."""
+        try:
+            if not request.operation.is_public:
+                guards.authenticate(call)
+            call.read_headers()
+            with guards.limit(call):
+                return await proceed(call, request)
+        except Exception as error:
+            await guards.pace(call, error)
+            raise
+
     has_any_name = settings.tokens_file or settings.tls_cert
-    steps: list[Callable[..., Awaitable[Any]]] = [
-        NotifyObservers(observers),
-        CountCalls(http_metrics),
+    steps: list[Callable[..., Awaitable[HttpReply]]] = [
+        record,
         send_status,
         CheckOrigin(None if has_any_name else (settings.host, *settings.http_hosts), settings.http_origins),
-        guards.pace,
-        authenticate,
-        ReadHeaders(),
-        guards.limit,
+        guard,
         read_deadline,
         *([compress_reply] if settings.http_gzip else []),
     ]
-    answer: Any = AnswerOperation(service, memory, settings.max_request_bytes, settings.receive_s)
+    answer: Proceed = AnswerOperation(service, memory, settings.max_request_bytes, settings.receive_s)
     for step in reversed(steps):
         answer = partial(step, proceed=answer)
     registry = metrics.registry if settings.metrics_host is None else None

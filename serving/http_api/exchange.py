@@ -120,6 +120,8 @@ class Request:
         return await self.pool.run(call, len(data), lambda: build(parse_object(data)))
 
 
+Proceed = Callable[[Call, Request], Awaitable[HttpReply]]
+"""Function that takes a request through the following steps."""
 Answer = Callable[[Request], Awaitable[HttpReply]]
 """Function from a request, whose body was read, to the reply."""
 ErrorBody = Callable[[HTTPStatus, Exception], Mapping[str, Any]]

@@ -29,8 +29,7 @@ from serving.core.errors import (
 from serving.core.metrics import SECONDS
 from serving.core.request_memory import CALL_BYTES, RequestMemory
 from serving.core.service import InferenceService
-from serving.core.steps import Answer as Proceed
-from serving.http_api.exchange import HEADER_LENGTH, JSON, DisconnectedError, HttpReply, Request, error_reply
+from serving.http_api.exchange import HEADER_LENGTH, JSON, DisconnectedError, HttpReply, Proceed, Request, error_reply
 
 TIMEOUT = "x-request-timeout-s"
 """Header with the seconds that a client waits."""
@@ -90,7 +89,7 @@ class HttpMetrics:
 async def send_status(call: Call, request: Request, proceed: Proceed) -> HttpReply:
     """Convert errors to replies, and record the status of the call. No other place does."""
     try:
-        reply: HttpReply = await proceed(call, request)
+        reply = await proceed(call, request)
     except (asyncio.CancelledError, DisconnectedError):
         call.status = CLIENT_CLOSED
         raise
@@ -123,7 +122,7 @@ class CheckOrigin:
             self._check_host(call.headers.get("host", ""))
             if request.scope["method"] == "POST" and "*" not in self._origins:
                 self._check_site(call.headers)
-        return await proceed(call, request)  # type: ignore[no-any-return]
+        return await proceed(call, request)
 
     def _check_host(self, host: str) -> None:
         name = host.rpartition(":")[0] if re.search(r":\d*$", host) else host
@@ -168,20 +167,20 @@ async def read_deadline(call: Call, request: Request, proceed: Proceed) -> HttpR
         ExpiredError: when the time has passed.
     """
     if (sent := call.headers.get(TIMEOUT)) is None:
-        return await proceed(call, request)  # type: ignore[no-any-return]
+        return await proceed(call, request)
     if not _NUMBER.fullmatch(sent) or not (timeout_s := float(sent)):
         raise InvalidRequestError(f"`{TIMEOUT}` must be a number of seconds above 0: `{sent[:40]}`")
     call.deadline_s = time.monotonic() + timeout_s
     try:
         async with asyncio.timeout(timeout_s):
-            return await proceed(call, request)  # type: ignore[no-any-return]
+            return await proceed(call, request)
     except TimeoutError:
         raise ExpiredError(f"the deadline passed before the reply was ready ({TIMEOUT}: {sent})") from None
 
 
 async def compress_reply(call: Call, request: Request, proceed: Proceed) -> HttpReply:
     """Compress a large reply for clients that accept gzip, if it shrinks."""
-    reply: HttpReply = await proceed(call, request)
+    reply = await proceed(call, request)
     request.reply_headers["vary"] = "accept-encoding"
     size = len(reply.data)
     if size < MIN_COMPRESSED_BYTES or not _GZIP.search(call.headers.get("accept-encoding", "")):

@@ -7,7 +7,6 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-import grpc
 from google.protobuf.message import Message
 
 from serving.core.calls import Call
@@ -16,7 +15,6 @@ from serving.core.limits import ParseLimits
 from serving.core.models import Model
 from serving.core.service import InferenceService
 from serving.endpoints.methods import Method
-from serving.grpc_api.routing import route
 from serving.open_inference import token_ids
 from serving.open_inference.endpoint import ModelInfer, check_named, find_named
 from serving.open_inference.task_tensors import TASK_TENSORS
@@ -47,10 +45,6 @@ class OpenInference:
         """
         self._service = service
         self._is_healthy = is_healthy
-
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """Return the gRPC handlers of the service."""
-        return route(self._service, PROTOCOL, self.methods(), always=HEALTH)
 
     def methods(self) -> dict[str, Method]:
         """Return the methods by name: request and call -> serialised reply."""

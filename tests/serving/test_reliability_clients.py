@@ -66,7 +66,7 @@ def large_replies(tmp_path):
 
 def test_a_client_that_does_not_read(large_replies, monkeypatch, caplog):
     """A client with many unread replies is refused, and others are served until the drain ends in time."""
-    monkeypatch.setattr("serving.grpc_api.messages.MAX_UNREAD_BYTES", 6_000_000)
+    monkeypatch.setattr("serving.grpc_api.interceptor.MAX_UNREAD_BYTES", 6_000_000)
     request = pb.EmbedRequest(texts=texts_of(1, 2000))
     with serve(large_replies, max_queue_s=100) as server, http2.Connection(server.target) as connection:
         alone = vectors(server.stub.Embed(pb.EmbedRequest(texts=request.texts[-1:])))[0]

@@ -75,7 +75,7 @@ def test_the_wait_for_a_thread_is_a_stage_of_the_call():
         release.set()
         await asyncio.gather(first, second)
 
-    calls = [Call("/service/Method", str(number)) for number in range(2)]
+    calls = [Call("/service/Method") for _ in range(2)]
     asyncio.run(run_both())
     pool.close()
 
@@ -144,7 +144,7 @@ def test_calls_that_were_cancelled_leave_nothing(monkeypatch):
 
 
 def call_of(client, **changes):
-    return Call("/service/Method", "", client=client, **changes)
+    return Call("/service/Method", client=client, **changes)
 
 
 def in_turns(calls, function):

@@ -323,30 +323,29 @@ def test_budget_leaves_memory_for_others():
     assert budget.reserved_bytes == 250
 
 
-def test_budget_lets_calls_wait(monkeypatch):
-    """Budget: calls wait until memory is freed, for a limited time; those beyond a number are answered at once."""
-    monkeypatch.setattr("serving.core.request_memory.MAX_WAITING", 3)
+def test_budget_lets_small_calls_wait(monkeypatch):
+    """Budget: small calls wait until memory is freed, for a limited time; large and excess ones do not."""
+    monkeypatch.setattr("serving.core.request_memory.MAX_WAITING", 2)
+    monkeypatch.setattr("serving.core.request_memory.WAIT_S", 60)
 
     async def run():
-        budget = Budget(100)
-        budget.add("a", 100)
+        budget, frees = Budget(100), asyncio.Event()
 
-        async def call(timeout_s):
-            found = await budget.wait_until(lambda: budget.free_bytes >= 40, timeout_s)
-            if found:
-                budget.add("b", 40)
-            return found, time.monotonic()
+        async def call(num_bytes):
+            return await budget.fits_soon(frees.is_set, num_bytes), frees.is_set()
 
-        calls = [asyncio.create_task(call(timeout_s)) for timeout_s in (0.05, 10, 10, 10)]
-        await asyncio.sleep(0.1)
-        freed_s = time.monotonic()
-        budget.add("a", -80)
-        return freed_s, [await item for item in calls]
+        calls = [asyncio.create_task(call(num_bytes)) for num_bytes in (10**6, 1, 1, 1)]
+        while sum(item.done() for item in calls) < 2:
+            await asyncio.sleep(0)
+        frees.set()
+        found = [await item for item in calls]
+        frees.clear()
+        monkeypatch.setattr("serving.core.request_memory.WAIT_S", 0.05)
+        return [*found, await call(1)]
 
-    freed_s, ended = asyncio.run(run())
+    refused, admitted = (False, False), (True, True)
 
-    assert [found for found, _ in ended] == [False, True, True, False]
-    assert ended[3][1] < ended[0][1] < freed_s < ended[1][1] < freed_s + 1
+    assert asyncio.run(run()) == [refused, admitted, admitted, refused, refused]
 
 
 @pytest.mark.parametrize("text", ["cat", ""])

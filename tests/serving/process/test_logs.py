@@ -32,7 +32,7 @@ def test_calls_are_logged_as_set(caplog, which, names):
     caplog.set_level(logging.INFO)
     log = CallLog(which)
     for method, status in (("Encoder/Embed", "OK"), ("Encoder/Embed", "CANCELLED"), ("Health/Watch", "CANCELLED")):
-        log(Call(f"/service.{method}", "id", status=status))
+        log(Call(f"/service.{method}", status=status))
 
     assert [line["method"] for line in call_lines(caplog)] == names
 
@@ -106,7 +106,7 @@ def test_log_adds_up_the_waits_of_a_call(caplog):
     """The log adds up the waits of a call for a thread."""
     caplog.set_level(logging.INFO)
     stages = [Stage("wait", 0.0, 0.5), Stage("tokenize", 0.5, 0.1), Stage("wait", 0.6, 0.25)]
-    CallLog("all")(Call("/bertline.v1.Encoder/Embed", "id", stages=stages))
+    CallLog("all")(Call("/bertline.v1.Encoder/Embed", stages=stages))
 
     (line,) = call_lines(caplog)
 
@@ -119,7 +119,7 @@ def test_floods(caplog, monkeypatch):
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     log = CallLog("failed")
-    failed = Call("/service/Method", "id", status="RESOURCE_EXHAUSTED")
+    failed = Call("/service/Method", status="RESOURCE_EXHAUSTED")
     for _ in range(1000):
         log(failed)
     now = 101.0

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
-from serving.core.calls import trace_context
+from serving.core.calls import Call
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import post
 
@@ -105,13 +105,12 @@ def test_sampling(embedder, collector):
     assert [span.name for span in collector.spans()] == ["bertline.v1.Encoder/ListModels"]
 
 
-def test_trace_context():
+def test_a_trace_needs_its_parent():
     """A call belongs to a trace only with a `traceparent`."""
-    assert trace_context({"traceparent": "a", "tracestate": "b", "other": "c"}) == {
-        "traceparent": "a",
-        "tracestate": "b",
-    }
-    assert trace_context({"tracestate": "b"}) == {}
+    sent = {"traceparent": "a", "tracestate": "b"}
+
+    assert Call("", headers=sent | {"other": "c"}).trace_context == sent
+    assert Call("", headers={"tracestate": "b"}).trace_context == {}
 
 
 @pytest.fixture(params=["nobody listens", "somebody listens and says nothing"])
