@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, FilePath, ValidationError, model_validator
+from pydantic import Field, FilePath, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict, SettingsError
 
 from serving.core.errors import lower_first
@@ -170,23 +169,15 @@ class Settings(BaseSettings):
     grace_s: float = Field(10.0, ge=0, allow_inf_nan=False)
     """Seconds that running calls may take after SIGTERM before they are cancelled."""
 
-    @model_validator(mode="after")
-    def _check_ready_fd(self) -> Settings:
-        if self.ready_fd is None:
-            return self
+    @field_validator("ready_fd")
+    @classmethod
+    def _check_open(cls, fd: int | None) -> int | None:
         try:
-            flags = fcntl.fcntl(self.ready_fd, fcntl.F_GETFL)
+            if fd is not None:
+                os.fstat(fd)
         except OSError:
-            raise ValueError(
-                f"--ready-fd (BERTLINE_READY_FD): file descriptor `{self.ready_fd}` is not open; the process that "
-                "starts the server must pass it on (`pass_fds` in Python)"
-            ) from None
-        if flags & os.O_ACCMODE == os.O_RDONLY:
-            raise ValueError(
-                f"--ready-fd (BERTLINE_READY_FD): file descriptor `{self.ready_fd}` is open for reading only; pass "
-                "the end of a pipe that is written to"
-            )
-        return self
+            raise ValueError("not open; the process that starts the server must pass it on") from None
+        return fd
 
     @model_validator(mode="after")
     def _check_together(self) -> Settings:
@@ -235,8 +226,8 @@ def _problem(error: object) -> str:
     assert isinstance(error, dict)
     if not error["loc"]:
         return str(error["ctx"]["error"])
-    name = str(error["loc"][0])
-    return f"--{name.replace('_', '-')} (BERTLINE_{name.upper()}): {lower_first(error['msg'])}: `{error['input']}`"
+    name, reason = str(error["loc"][0]), lower_first(error["msg"].removeprefix("Value error, "))
+    return f"--{name.replace('_', '-')} (BERTLINE_{name.upper()}): {reason}: `{error['input']}`"
 
 
 def missing_package(purpose: str, package: str | None, extra: str) -> ValueError:

@@ -212,7 +212,7 @@ def error_reason(error: Exception) -> str:
     return error.reason if isinstance(error, ServingError) else INTERNAL_REASON
 
 
-def error_line(error: Exception) -> str:
+def error_line(error: BaseException) -> str:
     """Return an error of the user as one line. For a file that cannot be read, it names the file and the reason."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"cannot read `{error.filename}`: {lower_first(error.strerror)}"

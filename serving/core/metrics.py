@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -35,8 +35,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSeries:
+class ModelSeries(NamedTuple):
     """Series of one model version, updated by its calls and batches."""
 
     encode: Histogram
@@ -63,18 +62,17 @@ class Metrics:
         )
         for threads in (CODEC, TOKENIZE):
             self._wait.labels(threads)
-        self._encode = histogram(
-            "bertline_encode_seconds", "Tokenizing a request and making its features.", MODEL_LABELS
+        self._of_models = (
+            histogram("bertline_encode_seconds", "Tokenizing a request and making its features.", MODEL_LABELS),
+            histogram("bertline_queue_seconds", "Wait of a sequence for a worker.", MODEL_LABELS),
+            histogram("bertline_inference_seconds", "Running a batch.", MODEL_LABELS),
+            histogram("bertline_decode_seconds", "Turning model outputs into a reply.", MODEL_LABELS),
+            histogram("bertline_batch_rows", "Sequences in a batch.", MODEL_LABELS, buckets=ROWS),
+            histogram("bertline_batch_tokens", "Tokens of a batch, padding included.", MODEL_LABELS, buckets=TOKENS),
+            counter("bertline_tokens_total", "Tokens computed, without padding.", MODEL_LABELS),
+            counter("bertline_padding_tokens_total", "Padding tokens computed.", MODEL_LABELS),
         )
-        self._queue = histogram("bertline_queue_seconds", "Wait of a sequence for a worker.", MODEL_LABELS)
-        self._decode = histogram("bertline_decode_seconds", "Turning model outputs into a reply.", MODEL_LABELS)
-        self._inference = histogram("bertline_inference_seconds", "Running a batch.", MODEL_LABELS)
-        self._rows = histogram("bertline_batch_rows", "Sequences in a batch.", MODEL_LABELS, buckets=ROWS)
-        self._batch_tokens = histogram(
-            "bertline_batch_tokens", "Tokens of a batch, padding included.", MODEL_LABELS, buckets=TOKENS
-        )
-        self._tokens = counter("bertline_tokens_total", "Tokens computed, without padding.", MODEL_LABELS)
-        self._padding = counter("bertline_padding_tokens_total", "Padding tokens computed.", MODEL_LABELS)
+        """Metrics in the order of the fields of ModelSeries."""
         self._truncated = counter(
             "bertline_truncated_total", "Inputs truncated to the model's max_seq_length.", MODEL_LABELS
         )
@@ -111,16 +109,7 @@ class Metrics:
     def _series(self, model: Model) -> ModelSeries:
         labels = _labels(model)
         if not (series := self._model_series.get(labels)):
-            series = self._model_series[labels] = ModelSeries(
-                encode=self._encode.labels(*labels),
-                queue=self._queue.labels(*labels),
-                inference=self._inference.labels(*labels),
-                decode=self._decode.labels(*labels),
-                rows=self._rows.labels(*labels),
-                batch_tokens=self._batch_tokens.labels(*labels),
-                tokens=self._tokens.labels(*labels),
-                padding=self._padding.labels(*labels),
-            )
+            series = self._model_series[labels] = ModelSeries._make(item.labels(*labels) for item in self._of_models)
         return series
 
     def _register(self, make_family: Callable[[], Metric]) -> None:

@@ -7,8 +7,8 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from serving.core.fair_order import MUCH_SHORTER, FairOrder, WaitEstimate
-from serving.core.job import BatchModel, Entry, Job, Origin
+from serving.core.fair_order import MUCH_SHORTER, FairOrder
+from serving.core.job import BatchModel, Entry, Job
 
 MAX_PADDING = 0.2
 """Maximum fraction of padding in a batch, unless all its padding takes less time than one more run would. A row alone
@@ -62,7 +62,7 @@ class Queue:
         """Model -> number of waiting tokens."""
         self.sequences: Counter[BatchModel] = Counter()
         """Model -> number of waiting sequences."""
-        self._order = FairOrder()
+        self.order = FairOrder()
         self._lanes: dict[BatchModel, dict[Lane, Buckets]] = defaultdict(dict)
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class Queue:
         """Add all entries of a job."""
         if not job.entries:
             return
-        self._order.add(job)
+        self.order.add(job)
         buckets = self._lanes[job.model].setdefault(_lane(job), {})
         for entry in job.entries:
             entry.is_waiting = True
@@ -98,22 +98,14 @@ class Queue:
                     del lanes[lane]
             self.tokens[model] -= length
         self.sequences[model] -= len(waiting)
-        self._order.remove(waiting)
+        self.order.remove(waiting)
         if not lanes:  # keep no reference to a model that is being unloaded
             del self._lanes[model], self.tokens[model], self.sequences[model]
         return len(waiting)
 
-    def estimate_wait(self, origin: Origin, work_s: float, now_s: float) -> WaitEstimate:
-        """Estimate the work that is computed before a new job is done; see `FairOrder.estimate_wait`."""
-        return self._order.estimate_wait(origin, work_s, now_s)
-
-    def refuse(self, origin: Origin, now_s: float) -> None:
-        """Record that a caller was refused because the queue was full."""
-        self._order.refuse(origin, now_s)
-
     def first(self) -> Entry | None:
         """Return the next entry; None if nothing waits."""
-        next_job = self._order.next_job()
+        next_job = self.order.next_job()
         return next_job.job.first_waiting() if next_job else None
 
     def pop_batch(self) -> list[Entry]:
@@ -126,7 +118,7 @@ class Queue:
             Entries of at most `max_batch_tokens` padded tokens; a longer entry is a batch alone. Empty if nothing
             waits.
         """
-        if not (next_job := self._order.next_job()):
+        if not (next_job := self.order.next_job()):
             return []
         job, model = next_job.job, next_job.job.model
         batch, lanes = _Batch(job.first_waiting()), self._lanes[model]
@@ -141,7 +133,7 @@ class Queue:
             others = [buckets for lane, buckets in sorted(lanes.items()) if lane not in urgent]
             batch.fill(others, min(model.max_batch_tokens, model.run_tokens))
         entries = [batch.first, *batch.others]
-        self._order.charge(next_job, entries)
+        self.order.charge(next_job, entries)
         self.remove(entries)
         return entries
 

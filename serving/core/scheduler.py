@@ -299,7 +299,7 @@ class Scheduler:
             longest: tokens of the longest sequence; 0 if unknown.
         """
         now_s, work_s = self._clock(), num_tokens * seconds_per_token
-        estimate_wait = self._queue.estimate_wait(origin, work_s, now_s)
+        estimate_wait = self._queue.order.estimate_wait(origin, work_s, now_s)
         wait_s = self._wait_s(now_s, estimate_wait.work_ahead_s, self._cores(model))
         # Sequences may run in parallel on all cores; one sequence alone uses only the cores of its batch.
         own_s = max(longest * seconds_per_token / self._cores(model), work_s / self._num_cores)
@@ -311,7 +311,7 @@ class Scheduler:
         total_s = wait_s + own_s
         limit_s = self._max_queue_s * (1 - RESERVE if estimate_wait.others_served_less else 1)
         if total_s > limit_s:
-            self._queue.refuse(origin, now_s)
+            self._queue.order.refuse(origin, now_s)
             raise QueueFullError("the queue is full; try later", retry_s=total_s - limit_s)
         if deadline_s is not None and now_s + headroom * total_s > deadline_s:
             left_s = max(0.0, deadline_s - now_s)

@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,8 +44,8 @@ WorkKey = tuple[str, Path]
 class StorageWork(Generic[T]):
     """Function that runs in a separate thread."""
 
-    def __init__(self, future: asyncio.Future[T]) -> None:
-        self.future = future
+    def __init__(self, key: WorkKey, future: asyncio.Future[T]) -> None:
+        self.key, self.future = key, future
         """Result. An error that is no `Exception`, such as a panic of Rust code, becomes a RuntimeError."""
         self.hangs = False
         """True once a caller gave up waiting for it."""
@@ -88,7 +88,7 @@ class StorageThreads:
         """
         assert key not in self._running
         loop = asyncio.get_running_loop()
-        work: StorageWork[T] = StorageWork(loop.create_future())
+        work: StorageWork[T] = StorageWork(key, loop.create_future())
         # Read the error, if any: asyncio logs errors that nobody has read.
         work.future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
@@ -100,7 +100,7 @@ class StorageThreads:
                 loop.call_soon_threadsafe(end, result, error)
 
         def end(result: T | None, error: Exception | None) -> None:
-            del self._running[key]
+            del self._running[work.key]
             if work.future.done():
                 return
             if error:
@@ -130,6 +130,36 @@ class StorageThreads:
         if not work.hangs and await work.wait():
             return work.future.result()
         raise TimeoutError(f"`{key[1]}` does not answer: its storage hangs")
+
+    async def call_each(
+        self, action: str, paths: Sequence[Path], function: Callable[[Path], T]
+    ) -> dict[Path, T | BaseException]:
+        """Call a function for each path; return the results and errors.
+
+        One thread does all of them. If a path hangs, or has hung since an earlier call, it holds up no other: then each
+        of those that are left gets a separate thread.
+        """
+        found: dict[Path, T | BaseException] = {}
+        fresh = [path for path in paths if (action, path) not in self._running]
+        reached, is_stuck = fresh[:1], False
+
+        def call_all() -> None:
+            for path in fresh:
+                reached[0] = path
+                result, error = _call(partial(function, path))
+                if is_stuck:  # nobody waits for this thread any more
+                    return
+                found[path] = error or cast(T, result)
+
+        if fresh:
+            work = self.start((action, fresh[0]), call_all)
+            if is_stuck := not await work.wait():
+                del self._running[work.key]
+                work.key = action, reached[0]
+                self._running[work.key] = work
+        left = [path for path in paths if path not in found]
+        calls = (self.call((action, path), partial(function, path)) for path in left)
+        return found | dict(zip(left, await asyncio.gather(*calls, return_exceptions=True), strict=True))
 
 
 def _call(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
@@ -175,7 +205,7 @@ class DirectoryScan:
 
 
 async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryScan:
-    """Find the versions of each model. Each folder is scanned in a separate thread: one that hangs hides no other.
+    """Find the versions of each model. One thread reads all folders; one that hangs hides no other.
 
     Raises:
         ValueError: when the directory does not exist, holds no model, or is itself a model.
@@ -184,31 +214,23 @@ async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryS
     """
     folders = await threads.call(("list models", directory), partial(model_folders, directory))
     scan = DirectoryScan(directory)
-    scans = []
-    for folder in folders:
-        scans.append(asyncio.ensure_future(_scan_model(folder, scan, threads)))
-        await asyncio.sleep(0)  # calls go on: starting a hundred threads takes a tenth of a second
-    found = await asyncio.gather(*scans)
-    scan.models = {folder.name: versions for folder, versions in zip(folders, found, strict=True) if versions}
+
+    async def read(action: str, paths: Sequence[Path], function: Callable[[Path], T]) -> dict[Path, T]:
+        """Return what the function returns for each path, and record which paths cannot be read."""
+        found = await threads.call_each(action, paths, function)
+        errors = {path: error for path, error in found.items() if isinstance(error, BaseException)}
+        scan.unreadable |= {path: error_line(error) for path, error in errors.items()}
+        return {path: cast(T, found[path]) for path in paths if path not in errors}
+
+    versions = await read("list versions", folders, version_paths)
+    found = await read("fingerprint", [path for paths in versions.values() for path in paths], fingerprint)
+    for folder, paths in versions.items():
+        present = {path: found.get(path) for path in paths if found.get(path) != _NO_FOLDER}
+        if present:
+            scan.models[folder.name] = {(folder.name, path.name): (path, item) for path, item in present.items()}
     if not scan.models and not scan.unreadable:
         raise await threads.call(("explain why no model was found", directory), partial(_scan_error, directory))
     return scan
-
-
-async def _scan_model(folder: Path, scan: DirectoryScan, threads: StorageThreads) -> Versions:
-    """Return the versions of a model, and record which of its folders cannot be read."""
-
-    async def read(path: Path, action: str, function: Callable[[Path], T]) -> T | None:
-        try:
-            return await threads.call((action, path), partial(function, path))
-        except Exception as error:
-            scan.unreadable[path] = error_line(error)
-            return None
-
-    paths = await read(folder, "list versions", version_paths) or []
-    found = await asyncio.gather(*(read(path, "fingerprint", fingerprint) for path in paths))
-    pairs = zip(paths, found, strict=True)
-    return {(folder.name, path.name): (path, item) for path, item in pairs if item is not _NO_FOLDER}
 
 
 def _scan_error(directory: Path) -> ValueError:

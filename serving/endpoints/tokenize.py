@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from io import BytesIO
-from typing import BinaryIO
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
@@ -60,55 +58,29 @@ def _reply(service: InferenceService, call: Call, model: Model, inputs: Sequence
     reason = f"the texts have more than {MAX_TOKENS} tokens, the maximum of a reply"
     check_tokens = limited(service.encoder.check_tokens(call, model), MAX_TOKENS, reason)
     tokenizer = model.task.tokenizer.with_progress(check_tokens)
-    data = BytesIO()  # returns its content without a copy
-    num_tokens = write_results(data, call.while_pending(tokenize(tokenizer, inputs)))
+    data, num_tokens = BytesIO(), list[int]()  # BytesIO returns its content without a copy
+    for item in inputs:
+        call.check()
+        parts, count = tokenize(tokenizer, item)
+        data.write(header(pb.TokenizeReply.RESULTS_FIELD_NUMBER, sum(map(len, parts))))
+        data.writelines(parts)
+        num_tokens.append(count)
     timings = pb.Timings(tokenize_s=service.encoder.record(call, model, started_s))
     reply = pb.TokenizeReply(model=reference(model), num_tokens=num_tokens, timings=timings)
     data.write(reply.SerializeToString())
     return data.getvalue()
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Part of the result for an input, serialised. The concatenated parts are the message."""
-
-    data: bytes
-    num_tokens: int
-    is_last: bool
-    """True for the last part of an input."""
-
-
-def tokenize(tokenizer: Tokenizer, inputs: Iterable[pb.TextInput]) -> Iterator[Part]:
-    """Yield the results for texts and pairs in parts, since a large request takes seconds."""
-    for item in inputs:
-        pair = text_pair(item)
-        messages = _messages(tokenizer, [item.text] if pair is None else [item.text, pair])
-        message = next(messages)
-        for following in messages:
-            if len(message.ids) >= PART_TOKENS:
-                yield Part(message.SerializeToString(), len(message.ids), is_last=False)
-                message = following
-            else:
-                message.MergeFrom(following)
-        yield Part(message.SerializeToString(), len(message.ids), is_last=True)
-
-
-def write_results(file: BinaryIO, parts: Iterable[Part]) -> list[int]:
-    """Write the results of a TokenizeReply, serialised. The other fields of the reply may follow.
-
-    Returns:
-        Number of tokens of each input.
-    """
-    blocks, num_tokens = list[bytes](), [0]
-    for part in parts:
-        blocks.append(part.data)
-        num_tokens[-1] += part.num_tokens
-        if part.is_last:
-            file.write(header(pb.TokenizeReply.RESULTS_FIELD_NUMBER, sum(map(len, blocks))))
-            file.writelines(blocks)
-            blocks.clear()
-            num_tokens.append(0)
-    return num_tokens[:-1]
+def tokenize(tokenizer: Tokenizer, item: pb.TextInput) -> tuple[list[bytes], int]:
+    """Return the result for a text or a pair, serialised in parts, and its number of tokens."""
+    pair, parts, count, message = text_pair(item), list[bytes](), 0, pb.TokenizedInput()
+    for following in _messages(tokenizer, [item.text] if pair is None else [item.text, pair]):
+        message.MergeFrom(following)
+        count += len(following.ids)
+        if len(message.ids) >= PART_TOKENS:
+            parts.append(message.SerializeToString())
+            message = pb.TokenizedInput()
+    return [*parts, message.SerializeToString()], count
 
 
 def _messages(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[pb.TokenizedInput]:

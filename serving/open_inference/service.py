@@ -50,7 +50,7 @@ class OpenInference:
         """Return the methods by name: request and call -> serialised reply."""
         return {
             "ServerLive": _method(lambda _: pb.ServerLiveResponse(live=True)),
-            "ServerReady": _method(self._server_ready),
+            "ServerReady": _method(lambda _: pb.ServerReadyResponse(ready=self._is_healthy(""))),
             "ModelReady": _method(self._model_ready),
             "ServerMetadata": _method(_server_metadata),
             "ModelMetadata": _method(self._model_metadata),
@@ -58,9 +58,6 @@ class OpenInference:
             "ModelConfig": _method(self._model_config),
             "RepositoryIndex": _method(self._repository_index),
         }
-
-    def _server_ready(self, request: pb.ServerReadyRequest) -> Message:
-        return pb.ServerReadyResponse(ready=self._is_healthy(""))
 
     def _model_ready(self, request: pb.ModelReadyRequest) -> Message:
         check_named(self._service.models, request.name)

@@ -26,8 +26,10 @@ CLOSE_S = 1.0
 """Seconds that the last lines may take when the process ends."""
 
 
-class Output:
-    """Writer of lines to a file descriptor. A thread writes; `put` may be called from any thread and never blocks."""
+class Output(io.TextIOBase):
+    """Stream of lines to a file descriptor. A thread writes; `write` may be called from any thread and never blocks."""
+
+    encoding = "utf-8"
 
     def __init__(self, fd: int, *, failed: Callable[[OSError], None] = lambda _: None) -> None:
         """Start the thread.
@@ -46,23 +48,32 @@ class Output:
         self._waiting: deque[bytes] = deque()
         self._num_bytes = 0
         """Bytes of lines that wait or are being written."""
-        self._condition = threading.Condition()  # with a reentrant lock: a finalizer may write during `put`
+        self._condition = threading.Condition()  # with a reentrant lock: a finalizer may write during `write`
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"output-{fd}", daemon=True)
         self._thread.start()
 
-    def put(self, text: str) -> None:
-        """Queue text to be written by the thread."""
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the file descriptor that the text is written to."""
+        return self._fd
+
+    def write(self, text: str) -> int:
+        """Queue text to be written by the thread; never fails."""
         data = text.encode("utf-8", "backslashreplace")
         with self._condition:
             if self._num_bytes + len(data) > MAX_BYTES or self._closing.is_set():
                 self.num_dropped += data.count(b"\n")
-                return
-            self._waiting.append(data)
-            self._num_bytes += len(data)
-            self._condition.notify()
+            else:
+                self._waiting.append(data)
+                self._num_bytes += len(data)
+                self._condition.notify()
+        return len(text)
 
-    def close(self, timeout_s: float = CLOSE_S) -> bool:
+    def finish(self, timeout_s: float = CLOSE_S) -> bool:
         """Write the waiting lines and end the thread. May be called again.
 
         Returns:
@@ -75,33 +86,27 @@ class Output:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while taken := self._take():
-            lines, num_dropped = taken
+        while lines := self._take():
+            num_dropped = self.num_dropped
             for first in range(0, len(lines), CHUNK):
-                self._write(lines[first : first + CHUNK])
-            self._report_dropped(num_dropped)
+                data = b"".join(lines[first : first + CHUNK])
+                is_written = self._send(data)
+                with self._condition:
+                    self._num_bytes -= len(data)
+                    if not is_written:
+                        self.num_dropped += data.count(b"\n")
+            new = num_dropped - self._num_reported
+            if new > 0 and self._send(self.format_dropped(new).encode()):
+                self._num_reported = num_dropped
             self._closing.wait(GATHER_S)
 
-    def _take(self) -> tuple[Sequence[bytes], int] | None:
-        """Wait for lines; return them and the number of lines dropped so far, or None after `close`."""
+    def _take(self) -> Sequence[bytes]:
+        """Wait for lines and return them; none after `finish`."""
         with self._condition:
             self._condition.wait_for(lambda: self._waiting or self._closing.is_set())
             lines = list(self._waiting)
             self._waiting.clear()
-            return (lines, self.num_dropped) if lines else None
-
-    def _write(self, lines: Sequence[bytes]) -> None:
-        data = b"".join(lines)
-        is_written = self._send(data)
-        with self._condition:
-            self._num_bytes -= len(data)
-            if not is_written:
-                self.num_dropped += data.count(b"\n")
-
-    def _report_dropped(self, num_dropped: int) -> None:
-        new = num_dropped - self._num_reported
-        if new > 0 and self._send(self.format_dropped(new).encode()):
-            self._num_reported = num_dropped
+            return lines
 
     def _send(self, data: bytes) -> bool:
         try:
@@ -112,29 +117,6 @@ class Output:
                 self._failed = None
             return False
         return True
-
-
-class Stream(io.TextIOBase):
-    """Replacement for `sys.stdout` or `sys.stderr`."""
-
-    encoding = "utf-8"
-
-    def __init__(self, output: Output, fd: int) -> None:
-        self._output = output
-        self._fd = fd
-
-    def write(self, text: str) -> int:
-        """Queue text to be written; never blocks and never fails."""
-        self._output.put(text)
-        return len(text)
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    def fileno(self) -> int:
-        """Return the file descriptor that the text is written to."""
-        return self._fd
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -171,7 +153,7 @@ def non_blocking() -> Iterator[None]:
     """
     before = sys.stdout, sys.stderr
     _outputs[:] = [Output(1, failed=_warn), Output(os.dup(2))]
-    sys.stdout, sys.stderr = (cast(TextIO, Stream(output, fd)) for fd, output in enumerate(_outputs, start=1))
+    sys.stdout, sys.stderr = (cast(TextIO, output) for output in _outputs)
     _unblock(2)
     try:
         yield
@@ -201,7 +183,7 @@ def flush() -> bool:
     Returns:
         True if everything was written within CLOSE_S.
     """
-    return not [output for output in _outputs if not output.close()]
+    return not [output for output in _outputs if not output.finish()]
 
 
 def _warn(error: OSError) -> None:

@@ -1,5 +1,6 @@
 """Storage that hangs or holds special files affects only its own models."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import time
 import pytest
 
 from serving.core.repository import Repository
+from serving.core.storage import StorageThreads, fingerprint, scan_directory
 from tasks.bundle.files import sha256
 from tasks.bundle.manifest import MANIFEST_FILE
 from tasks.bundle.model_directory import DATA_FILE, MODEL_FILE
@@ -83,6 +85,34 @@ def test_hanging_folder_does_not_stop_scans(tmp_path, storage, caplog, place):
         every = {"tiny/1": "READY", "tiny/2": "READY", "other/1": "READY", "third/1": "READY"}
         wait_until(lambda: states(server) == every, "it was not found again")
         wait_until(lambda: server.total(AGE) < 0.5, "scans do not end")
+
+
+def test_one_thread_reads_all_folders(tmp_path, monkeypatch):
+    """A scan starts as many threads for five models as for one; with two that hang, the others are read as well."""
+    monkeypatch.setattr("serving.core.storage.IDLE_S", 0.2)
+    for name in "abcde":
+        (tmp_path / name / "1").mkdir(parents=True)
+    started, threads, release = [], StorageThreads(), threading.Event()
+    start = StorageThreads.start
+    monkeypatch.setattr(StorageThreads, "start", lambda *rest: started.append(rest[1]) or start(*rest))
+
+    def read(path):
+        assert path.parent.name not in "bd" or release.wait(60)
+        return fingerprint(path)
+
+    async def run():
+        whole = await scan_directory(tmp_path, threads)
+        num_started = len(started)
+        monkeypatch.setattr("serving.core.storage.fingerprint", read)
+        parts = [await scan_directory(tmp_path, threads) for _ in range(2)]
+        num_running = len(threads._running)
+        release.set()
+        return whole, num_started, parts, num_running
+
+    whole, num_started, parts, num_running = asyncio.run(run())
+
+    assert (whole.unreadable, len(whole.models), num_started, num_running) == ({}, 5, 3, 2)
+    assert [found.unreadable.keys() for found in parts] == [{tmp_path / "b" / "1", tmp_path / "d" / "1"}] * 2
 
 
 def test_a_load_that_hangs(tmp_path, storage, caplog):

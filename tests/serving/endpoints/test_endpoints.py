@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.endpoints import ENDPOINTS, answer_tag
-from serving.endpoints.tokenize import Part
 from tasks import settings_from_dict
 from tasks.classification import ClassificationExample, softmax
 from tasks.masked_lm import ClozeExample
@@ -385,11 +384,10 @@ def test_tokenize_in_time(server, monkeypatch):
     """Tokenize stops when the caller has left."""
     seen = []
 
-    def slowly(tokenizer, inputs):
-        for item in inputs:
-            seen.append(item)
-            time.sleep(0.05)
-            yield Part(b"", 0, is_last=True)
+    def slowly(tokenizer, item):
+        seen.append(item)
+        time.sleep(0.05)
+        return [b""], 0
 
     monkeypatch.setattr("serving.endpoints.tokenize.tokenize", slowly)
     inputs = [pb.TextInput(text="cat " * 100)] * 1000

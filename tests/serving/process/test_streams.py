@@ -55,14 +55,14 @@ def test_lines_are_written():
     with pipe() as (read, write):
         output = Output(write.fileno())
         threads = [
-            threading.Thread(target=lambda name=name: [output.put(f"{name}{i}\n") for i in range(200)])
+            threading.Thread(target=lambda name=name: [output.write(f"{name}{i}\n") for i in range(200)])
             for name in "abc"
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert output.close()
+        assert output.finish()
         write.close()
         lines = read_all(read).decode().splitlines()
 
@@ -72,18 +72,18 @@ def test_lines_are_written():
 
 
 def test_unread_lines_are_dropped():
-    """`put` never waits, memory is bounded, and the number of dropped lines is written later."""
+    """`write` never waits, memory is bounded, and the number of dropped lines is written later."""
     count = (MAX_BYTES + 10 * PIPE_BYTES) // len(LINE)
     with pipe() as (read, write):
         output = Output(write.fileno())
         output.format_dropped = lambda count: f"{count} dropped\n"
         started = time.monotonic()
         for _ in range(count):
-            output.put(LINE)
+            output.write(LINE)
         assert time.monotonic() - started < 5
         assert output.num_dropped > 0
         num_dropped = output.num_dropped
-        threading.Thread(target=lambda: (output.close(60), write.close())).start()
+        threading.Thread(target=lambda: (output.finish(60), write.close())).start()
         found = read_all(read).decode().splitlines()
 
     counts = [int(line.split()[0]) for line in found if line.endswith("dropped")]
@@ -93,13 +93,13 @@ def test_unread_lines_are_dropped():
 
 
 def test_close_with_a_full_pipe():
-    """`close` waits at most its timeout."""
+    """`finish` waits at most its timeout."""
     with pipe() as (_, write):
         fill(write)
         output = Output(write.fileno())
-        output.put(LINE)
+        output.write(LINE)
 
-        assert not output.close(0.1)
+        assert not output.finish(0.1)
 
 
 def test_failed_writes_are_counted():
@@ -108,8 +108,8 @@ def test_failed_writes_are_counted():
     with open("/dev/full", "wb", buffering=0) as full:
         output = Output(full.fileno(), failed=failures.append)
         for _ in range(2 * CHUNK):
-            output.put(LINE)
-        assert output.close()
+            output.write(LINE)
+        assert output.finish()
 
     assert output.num_dropped == 2 * CHUNK
     assert [error.errno for error in failures] == [28]
@@ -121,9 +121,9 @@ def test_a_descriptor_that_does_not_block():
         os.set_blocking(write.fileno(), False)
         output = Output(write.fileno())
         for _ in range(5000):
-            output.put(LINE)
+            output.write(LINE)
         time.sleep(0.1)
-        threading.Thread(target=lambda: (output.close(60), write.close())).start()
+        threading.Thread(target=lambda: (output.finish(60), write.close())).start()
 
         assert read_all(read).decode() == LINE * 5000
 
