@@ -14,10 +14,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from bertline.v1 import encoder_pb2_grpc
+from serving.core.models import Model
 from serving.server import Server
 from serving.settings import Settings
 from tests.serving.certificates import make_authority
 from tests.serving.models import write_model
+from tests.serving.reliability import hold
 
 
 class Running:
@@ -166,7 +168,28 @@ def stranger(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def slow_models(tmp_path_factory):
-    """Directory with one model that takes tens of milliseconds for a text of 32 tokens."""
+    """Directory with one model that computes for tens of milliseconds on a text of 32 tokens."""
     models = tmp_path_factory.mktemp("slow")
-    write_model(models, "slow", hidden_size=512, passes=200)
+    write_model(models, "slow", hidden_size=512, passes=150)
     return models
+
+
+@pytest.fixture
+def delayed(embedder, monkeypatch):
+    """Directory with one model, each batch of which takes 20 ms longer in the server under test."""
+    compute = Model.compute
+
+    def slow(*arguments):
+        time.sleep(0.02)
+        return compute(*arguments)
+
+    monkeypatch.setattr(Model, "compute", slow)
+    return embedder
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Event that releases the batches of the server under test, which wait for it."""
+    _, release = hold(monkeypatch, Model, "compute")
+    yield release
+    release.set()

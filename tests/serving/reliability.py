@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 
@@ -53,6 +54,19 @@ def wait_until(condition, message="it never came", limit_s=60):
     while not condition():
         assert time.monotonic() < end, message
         time.sleep(0.005)
+
+
+def hold(monkeypatch, owner, name):
+    """Make a method wait; return an event for its call and one that releases it."""
+    called, release, method = threading.Event(), threading.Event(), getattr(owner, name)
+
+    def held(*arguments, **options):
+        called.set()
+        assert release.wait(60)
+        return method(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, held)
+    return called, release
 
 
 def check_counts(server):

@@ -84,21 +84,24 @@ def test_a_run_that_hangs_is_aborted(provider, tmp_path, monkeypatch):
 
     Meanwhile /healthz answers 503 with the reason.
     """
-    write_model(tmp_path, "slow", hidden_size=512, passes=200, execution=Execution(provider=provider))
+    write_model(tmp_path, "slow", hidden_size=512, passes=100, execution=Execution(provider=provider))
     aborted, abort = queue.Queue(), RUNS[provider].abort
     monkeypatch.setattr(RUNS[provider], "abort", lambda run: aborted.put(run))
-    monkeypatch.setattr("serving.server.MONITOR_S", 0.001)
+    monkeypatch.setattr("serving.server.MONITOR_S", 0.01)
+    monkeypatch.setattr("serving.core.scheduler.ABORT_S", 60)
     text = "the cat sees " * 10
     with serve(tmp_path, workers=1, max_batch_tokens=8192, max_queue_s=600) as running:
         running.server._scheduler._max_run_s = 0.01
         watching = asyncio.run_coroutine_threadsafe(running.server.monitor_workers(), running.loop)
-        watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=20)
+        watch = health_pb2_grpc.HealthStub(running.channel).Watch(
+            health_pb2.HealthCheckRequest(service=""), timeout=120
+        )
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-        hung = running.stub.Embed.future(pb.EmbedRequest(texts=[text] * 256), timeout=60)
+        hung = running.stub.Embed.future(pb.EmbedRequest(texts=[text] * 256), timeout=120)
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
         status, _, reason = running.get()
         assert (status, "batch" in reason) == (503, True)
-        abort(aborted.get(timeout=10))
+        abort(aborted.get(timeout=60))
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         assert hung.code() is grpc.StatusCode.INTERNAL
         running.server._scheduler._max_run_s = 60

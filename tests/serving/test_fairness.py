@@ -54,10 +54,10 @@ def short_queries(target, num_queries, timeout_s):
 
 
 @pytest.mark.parametrize(("count", "in_flight", "metadata"), [(1, 8, BULK), (8, 2, ())])
-def test_short_queries_beside_bulk_are_answered(slow_models, count, in_flight, metadata):
+def test_short_queries_beside_bulk_are_answered(delayed, count, in_flight, metadata):
     """Short queries are answered during bulk load, also with deadlines far below the queued work."""
     with (
-        serve(slow_models) as server,
+        serve(delayed) as server,
         bulk_callers(server.target, count, in_flight=in_flight, texts=texts_of(30, 16), metadata=metadata),
     ):
         server.wait_for("bertline_queue_sequences", 16 * 4)

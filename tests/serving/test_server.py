@@ -24,17 +24,17 @@ from tests.serving import http2
 from tests.serving.conftest import serve
 from tests.serving.http_api.requests import post, send
 from tests.serving.open_inference.messages import infer_request, stub
-from tests.serving.reliability import wait_until
+from tests.serving.reliability import hold, wait_until
 
 SERVICE = "bertline.v1.Encoder"
 LONG = "the cat " * 15  # 32 tokens
 
 
 @pytest.fixture
-def slow(slow_models, monkeypatch):
+def slow(delayed, monkeypatch):
     """Server with one worker and batches of one text, whose queue holds an estimated 520 tokens."""
     monkeypatch.setattr("serving.core.latency_model._full_batch_seconds_per_token", lambda line, model: 0.01)
-    with serve(slow_models, workers=1, max_batch_tokens=32, max_queue_s=5.2, http_port=0) as running:
+    with serve(delayed, workers=1, max_batch_tokens=32, max_queue_s=5.2, http_port=0) as running:
         yield running
 
 
@@ -111,7 +111,7 @@ def test_calls_of_a_connection_are_limited(server):
     assert limits[http2.MAX_CONCURRENT_STREAMS] == MAX_STREAMS
 
 
-def test_full_queue(slow):
+def test_full_queue(slow, held):
     """A request that does not fit is RESOURCE_EXHAUSTED immediately; waiting requests are answered."""
     call = busy(slow, 16)
     refused = embed(slow, *[LONG] * 10)
@@ -119,6 +119,7 @@ def test_full_queue(slow):
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert not call.done()
     assert int(dict(refused.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+    held.set()
     assert len(embed(slow, "cat").result(10).num_tokens) == 1
     assert len(call.result(10).num_tokens) == 16
     assert slow.total("bertline_rejected_total", reason="queue_full") == 1
@@ -139,7 +140,7 @@ def test_request_larger_than_the_queue(slow):
 
 def test_only_computed_tokens_count(slow):
     """Admission counts the tokens to compute after short, truncated and Tokenize requests."""
-    for _ in range(50):
+    for _ in range(20):
         embed(slow, "cat dog").result(10)
 
     def embed_cut(count):
@@ -148,7 +149,7 @@ def test_only_computed_tokens_count(slow):
 
     assert len(embed_cut(15).result(20).num_tokens) == 15
     rows = np.full((15, 32), 5, dtype=np.int64)
-    assert stub(slow, "ModelInfer")(infer_request("slow", input_ids=rows)).model_version == "1"
+    assert stub(slow, "ModelInfer")(infer_request("embedder", input_ids=rows)).model_version == "1"
     tokens = slow.stub.Tokenize(pb.TokenizeRequest(inputs=[pb.TextInput(text="the cat " * 4000)] * 15))
     assert tokens.num_tokens[0] > 8000
     assert embed_cut(17).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -167,19 +168,6 @@ def busy_threads(server):
         release.set()
 
 
-def hold(monkeypatch, owner, name):
-    """Make a method wait; return an event for its call and one that releases it."""
-    called, release, method = threading.Event(), threading.Event(), getattr(owner, name)
-
-    def held(*arguments, **options):
-        called.set()
-        assert release.wait(60)
-        return method(*arguments, **options)
-
-    monkeypatch.setattr(owner, name, held)
-    return called, release
-
-
 def test_refusals_do_not_wait_for_tokenization(slow):
     """Requests that are too large are refused while all tokenizing threads are busy."""
     with busy_threads(slow):
@@ -188,10 +176,11 @@ def test_refusals_do_not_wait_for_tokenization(slow):
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_requests_refused_late_are_not_tokenized(slow, monkeypatch):
+def test_requests_refused_late_are_not_tokenized(slow, held):
     """If others have filled the queue since a request was admitted, its texts are not tokenized."""
+    held.set()
     embed(slow, LONG).result(10)  # teaches the tokens per byte
-    _, compute = hold(monkeypatch, Model, "compute")
+    held.clear()
     with busy_threads(slow):
         late = embed(slow, *[LONG] * 10)
         waiting = slow.server._service.codec_pool._threads._work_queue
@@ -200,7 +189,7 @@ def test_requests_refused_late_are_not_tokenized(slow, monkeypatch):
         slow.wait_for("bertline_encode_seconds_count", 3)
 
     assert late.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    compute.set()
+    held.set()
     assert [len(call.result(10).num_tokens) for call in others] == [7, 7]
     assert slow.total("bertline_encode_seconds_count") == 3
     assert slow.total("bertline_rejected_total", reason="queue_full") == 1
@@ -223,10 +212,10 @@ def test_no_other_call_waits_for_tokenize(slow, monkeypatch):
     assert [list(call.result(10).num_tokens) for call in waiting] == [[4]] * len(waiting)
 
 
-def test_tokenize_is_refused_if_too_much_waits(slow_models, monkeypatch):
+def test_tokenize_is_refused_if_too_much_waits(delayed, monkeypatch):
     """Tokenize is refused with a retry time if too much waits, and later calls are answered."""
     monkeypatch.setattr("serving.core.service.TOKENIZE_BYTES", 2 * SEQUENCE_BYTES)
-    with serve(slow_models) as running:
+    with serve(delayed) as running:
         called, release = hold(monkeypatch, tokenize_module, "tokenize")
         waiting = [tokenize(running)]
         assert called.wait(10)
@@ -244,21 +233,21 @@ def test_tokenize_is_refused_if_too_much_waits(slow_models, monkeypatch):
         assert running.total("bertline_wait_seconds_count", threads="tokenize") == 4
 
 
-def test_cancelled_call(slow):
+def test_cancelled_call(slow, held):
     """A cancelled call leaves the queue, and its neighbours are answered."""
     first = busy(slow, 4)
     cancelled = embed(slow, *[LONG] * 10)  # longer than the first, which goes before it
     slow.wait_for("bertline_encode_seconds_count", 2)
     last = embed(slow, LONG)
     cancelled.cancel()
+    slow.wait_for("bertline_cancelled_total", 10)
+    held.set()
 
     np.testing.assert_array_equal(
-        np.frombuffer(first.result(10).vectors, "<f4")[:512], np.frombuffer(last.result(10).vectors, "<f4")
+        np.frombuffer(first.result(10).vectors, "<f4")[:8], np.frombuffer(last.result(10).vectors, "<f4")
     )
     slow.wait_for("grpc_server_handled_total", 1, grpc_code="Cancelled")
-    num_cancelled = slow.total("bertline_cancelled_total")  # all that were not computed when the cancellation came
-    assert 0 < num_cancelled <= 10
-    assert slow.total("bertline_tokens_total") == (15 - num_cancelled) * 32
+    assert slow.total("bertline_tokens_total") == 5 * 32
 
 
 def test_cancelled_during_tokenization(slow, monkeypatch):
@@ -304,7 +293,7 @@ def patient(slow, monkeypatch):
 def test_deadline(patient):
     """A call whose deadline passes is DEADLINE_EXCEEDED, and its waiting sequences are not computed."""
     slow = patient
-    call = embed(slow, *[LONG] * 40, timeout=0.5)
+    call = embed(slow, *[LONG] * 100, timeout=0.5)
 
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     slow.wait_for("grpc_server_handled_total", 1, grpc_code="DeadlineExceeded")
@@ -330,11 +319,10 @@ def test_client_deadline_is_recognised(given_s, remaining_s, expired):
     assert code is (grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED)
 
 
-def test_drain(slow, monkeypatch):
+def test_drain(slow, held):
     """While draining, health is NOT_SERVING at all ports, running calls finish and new ones are UNAVAILABLE."""
     watch = health_pb2_grpc.HealthStub(slow.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
     states = [next(watch).status]
-    _, compute = hold(monkeypatch, Model, "compute")
     call = busy(slow, 8)
     with ThreadPoolExecutor(1) as threads:
         posted = threads.submit(post, slow, "/v1/embed", {"texts": [LONG] * 7})
@@ -345,7 +333,7 @@ def test_drain(slow, monkeypatch):
         assert slow.get()[::2] == (503, "the server is draining\n")
 
         assert embed(slow, LONG).code() is grpc.StatusCode.UNAVAILABLE
-        compute.set()
+        held.set()
         assert len(call.result(60).num_tokens) == 8
         assert posted.result().status == 200
     stopping.result(60)
@@ -392,7 +380,7 @@ def test_drain_of_a_replica_loses_no_call(embedder):
 
 def test_drain_runs_out_of_grace(slow):
     """Calls that have not finished by the end of the grace period are cancelled."""
-    call = busy(slow, 8)
+    call = busy(slow, 16)
     slow.stop(0.05).result(10)
 
     assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}

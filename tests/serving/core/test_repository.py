@@ -135,11 +135,11 @@ def test_version_is_replaced_by_another_task(put, models_dir):
         assert server.total("bertline_model_info") == server.total("bertline_model_info", task="classification") == 1
 
 
-def test_unloaded_under_load(put, models_dir):
+def test_unloaded_under_load(put, models_dir, held):
     """A call that waits for a model whose directory is removed is answered; later calls are NOT_FOUND."""
     put("keeper")
-    put("slow", hidden_size=512, passes=200)
-    with watching(models_dir, workers=1, max_batch_tokens=32, max_queue_s=1000) as server:
+    put("slow")
+    with watching(models_dir, workers=1, max_batch_tokens=32) as server:
         request = pb.EmbedRequest(texts=[LONG] * 64, model=pb.ModelRef(name="slow"))
         call = server.stub.Embed.future(request)
         server.wait_for("bertline_queue_tokens", 1, model="slow")
@@ -148,6 +148,7 @@ def test_unloaded_under_load(put, models_dir):
 
         assert server.total("bertline_model_state", model="slow", state="unloading") == 1
         assert not call.done()
+        held.set()
         assert len(call.result(120).num_tokens) == 64
         assert server.stub.Embed.future(request).code() is grpc.StatusCode.NOT_FOUND
         assert "bertline_queue_tokens" not in {name for name, labels in server.metrics() if ("model", "slow") in labels}
@@ -460,10 +461,10 @@ def test_health_of_models(put, models_dir):
         stopping.result(10)
 
 
-def test_health_is_frozen_by_a_drain(put, models_dir):
+def test_health_is_frozen_by_a_drain(put, models_dir, held):
     """A model that is loaded during a drain does not make the server healthy again."""
-    put(hidden_size=512, passes=200)
-    with watching(models_dir, workers=1, max_batch_tokens=32, max_queue_s=1000) as server:
+    put()
+    with watching(models_dir, workers=1, max_batch_tokens=32) as server:
         call = server.stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 16))
         server.wait_for("bertline_queue_tokens", 1)
         server.stop(120)
@@ -473,4 +474,5 @@ def test_health_is_frozen_by_a_drain(put, models_dir):
         server.server._publish(server.server._repository.models)
 
         assert not any(serving.serving.values())
+        held.set()
         assert len(call.result(120).num_tokens) == 16

@@ -42,7 +42,7 @@ LOADS = {
 }
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(**LOADS)
 @example(cores=1, callers=[(0, 1, 1, 100), (0, 1, 1, 100), (0, 1, 21, 100)], is_bulk=False, timeout_s=None)
 @example(cores=1, callers=[(0, 1, 18, 130), (1, 1, 13, 107), (1, 8, 9, 171)], is_bulk=False, timeout_s=0.05)
@@ -104,10 +104,10 @@ def test_a_flood_of_short_queries():
     """A flood of short queries delays neither those of another caller nor the bulk's fraction."""
     simulation, model = Simulation(2), SimulatedModel()
     for number in range(4):
-        simulation.bulk(f"bulk {number}", model, [250] * 64, in_flight=2)
-    simulation.bulk("flood", model, [SHORT], in_flight=1000)
-    simulation.stream("query", model, SHORT, period_s=0.1, until_s=1.4, timeout_s=0.05)
-    simulation.run(1.5)
+        simulation.bulk(f"bulk {number}", model, [250] * 16, in_flight=2)
+    simulation.bulk("flood", model, [SHORT], in_flight=300)
+    simulation.stream("query", model, SHORT, period_s=0.05, until_s=0.4, timeout_s=0.05)
+    simulation.run(0.45)
 
     query = simulation.records["query"]
 
@@ -119,9 +119,9 @@ def test_a_flood_of_short_queries():
 def test_own_short_texts_do_not_block_a_long_document():
     """A caller's own short texts do not block its long document."""
     simulation, model = Simulation(2), SimulatedModel()
-    simulation.bulk("own", model, [SHORT], in_flight=100)
+    simulation.bulk("own", model, [SHORT], in_flight=40)
     simulation.at(0.1, lambda: simulation.ask("own", model, [250] * 40))
-    simulation.run(1.5)
+    simulation.run(0.8)
 
     assert 0.1 < max(simulation.records["own"].latencies_s) < 40 * model.seconds(250) / 2 * 8 + 0.2
 

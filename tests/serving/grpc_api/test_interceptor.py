@@ -163,11 +163,10 @@ def test_clients_by_token(tokens_file, tmp_path):
         tokens.client(["Bearer " + "a" * 5000])
 
 
-def test_concurrency_of_a_client(slow_models, tokens_file):
+def test_concurrency_of_a_client(embedder, tokens_file, held):
     """Clients with too many concurrent calls get RESOURCE_EXHAUSTED; others, and later calls, are answered."""
-    settings = {"workers": 1, "max_batch_tokens": 32, "max_queue_s": 1000, "max_concurrent_per_client": 2}
     request = pb.EmbedRequest(texts=[LONG] * 8)
-    with serve(slow_models, tokens_file=tokens_file, **settings) as running:
+    with serve(embedder, tokens_file=tokens_file, max_concurrent_per_client=2) as running:
         calls = [running.stub.Embed.future(request, metadata=bearer(GOOD)) for _ in range(2)]
         running.wait_for("grpc_server_started_total", 2)
         refused = running.stub.Embed.future(request, metadata=bearer(GOOD))
@@ -176,14 +175,15 @@ def test_concurrency_of_a_client(slow_models, tokens_file):
         assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "calls of this client (maximum `2`)" in refused.details()
         assert health_code(running, metadata=bearer(GOOD)) is grpc.StatusCode.OK
+        held.set()
         assert {call.code() for call in (*calls, other)} == {grpc.StatusCode.OK}
         assert running.stub.Embed(pb.EmbedRequest(texts=["cat"]), metadata=bearer(GOOD)).num_tokens == [3]
         assert running.total("bertline_refused_total", reason="client_concurrency") == 1
 
 
-def test_concurrency_of_an_address(slow_models):
+def test_concurrency_of_an_address(embedder, held):
     """Clients without tokens are identified by address; cancelled calls make room."""
-    with serve(slow_models, workers=1, max_batch_tokens=32, max_concurrent_per_client=1) as running:
+    with serve(embedder, max_concurrent_per_client=1) as running:
         call = running.stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 8))
         running.wait_for("grpc_server_started_total", 1)
         with grpc.insecure_channel(running.target, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
@@ -191,6 +191,7 @@ def test_concurrency_of_an_address(slow_models):
             assert other.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         call.cancel()
         running.wait_for("grpc_server_handled_total", 1, grpc_code="Cancelled")
+        held.set()
 
         assert running.stub.ListModels(pb.ListModelsRequest()).models
 
