@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -60,22 +60,6 @@ def choose_execution(manifest: Manifest, path: Path, *, engine_fallback: bool) -
         logger.warning("`%s` runs in ONNX Runtime, with its scores for that: openvino %s", path, reason)
         return manifest.fallback
     raise ValueError(f"`{path}` was exported for OpenVINO, which {reason}; {remedy}")
-
-
-class Graph(Protocol):
-    """Graph that an engine has loaded; `run` is thread-safe."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-    def new_run(self) -> Any:
-        """Return a handle for one call of `run`."""
-
-    def run(self, names: Sequence[str], arrays: Arrays, run: Any) -> Arrays:
-        """Return outputs by name."""
-
-    def release_memory(self, arrays: Arrays) -> None:
-        """Free what larger batches than this one took. No other run may be active."""
 
 
 class OnnxRuntimeRun:
@@ -193,7 +177,7 @@ class Session:
                 outputs differ from the manifest. The message names the file.
         """
         self.path = directory.graph_path(execution)
-        self._graph = _load(directory, execution, num_cores)
+        self._graph: Any = _load(directory, execution, num_cores)
         inputs, outputs, manifest = self._graph.inputs, self._graph.outputs, directory.manifest
         for kind, found, named in (("inputs", inputs, manifest.inputs), ("outputs", outputs, manifest.outputs)):
             if sorted(found) != sorted(named):
@@ -213,7 +197,7 @@ class Session:
         """Return a handle for one call of `run`."""
         return self._graph.new_run()  # type: ignore[no-any-return]
 
-    def run(self, arrays: Arrays, run: AbortableRun | None = None) -> Arrays:
+    def run(self, arrays: Arrays, run: Any = None) -> Arrays:
         """Run the graph on one batch.
 
         Args:
@@ -223,7 +207,7 @@ class Session:
         Returns:
             Outputs by name.
         """
-        return self._graph.run(self._output_names, self._feed(arrays), run or self.new_run())
+        return self._graph.run(self._output_names, self._feed(arrays), run or self.new_run())  # type: ignore[no-any-return]
 
     def release_memory(self, arrays: Arrays) -> None:
         """Free what larger batches than this one took. No other run may be active."""
@@ -233,7 +217,7 @@ class Session:
         return {name: arrays[name] for name in self._graph.inputs}
 
 
-def _load(directory: ModelDirectory, execution: Execution, num_cores: int | None) -> Graph:
+def _load(directory: ModelDirectory, execution: Execution, num_cores: int | None) -> OnnxRuntimeGraph | OpenVINOGraph:
     path = directory.graph_path(execution)
     try:
         if execution.engine == "openvino":

@@ -212,14 +212,6 @@ def _not_utf8(rng, data):
     return data[:place] + bad + data[place + len(bad) :]
 
 
-def _empty(rng, data):
-    return b""
-
-
-def _as_it_is(rng, data):
-    return data
-
-
 MUTATIONS = (
     _random,
     _truncated,
@@ -231,8 +223,8 @@ MUTATIONS = (
     _many_axes,
     _nested,
     _not_utf8,
-    _empty,
-    _as_it_is,
+    lambda rng, data: b"",
+    lambda rng, data: data,
 )
 
 PATHS = [f"/{SERVICE}/{method}" for method in METHODS]

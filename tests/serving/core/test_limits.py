@@ -30,15 +30,6 @@ def limited(all_tasks):
         yield running
 
 
-def test_texts_of_a_request(limited):
-    """A request with too many inputs is INVALID_ARGUMENT, and the error gives both numbers."""
-    assert len(limited.stub.Embed(pb.EmbedRequest(texts=["cat"] * 3)).num_tokens) == 3
-    error, _ = refused(limited.stub.Embed, pb.EmbedRequest(texts=["cat"] * 4))
-
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "too many inputs: `4` (maximum `3`)" in error.details()
-
-
 def test_characters_of_a_text(server):
     """A text with more characters than its tokens can have is INVALID_ARGUMENT before it is tokenized."""
     error, fields = refused(server.stub.Embed, pb.EmbedRequest(texts=["cat", "é" * (MOST + 1), "x" * MOST]))
@@ -122,6 +113,7 @@ def test_limits_come_before_work(limited, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "request_", "came", "field"),
     [
+        ("Embed", pb.EmbedRequest(texts=["cat"] * 4), "inputs", "inputs"),
         (
             "Answer",
             pb.AnswerRequest(inputs=[pb.AnswerInput(question="a", contexts=["b"] * 2)] * 2),
@@ -133,8 +125,8 @@ def test_limits_come_before_work(limited, monkeypatch):
         ("FillMask", pb.FillMaskRequest(texts=["[MASK]"], targets=["unknown"] * 4), "targets", "targets"),
     ],
 )
-def test_choices_contexts_and_targets_are_limited(limited, method, request_, came, field):
-    """Choices, contexts and targets are limited like inputs."""
+def test_numbers_of_inputs_and_parts_are_limited(limited, method, request_, came, field):
+    """Inputs, choices, contexts and targets are limited in number."""
     error, violations = refused(getattr(limited.stub, method), request_)
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -143,34 +135,26 @@ def test_choices_contexts_and_targets_are_limited(limited, method, request_, cam
 
 
 def test_scores_of_a_reply(server, monkeypatch):
-    """A request for too many tokens at its [MASK]s is INVALID_ARGUMENT before it is computed."""
+    """A request for too many tokens at its [MASK]s, or too many labels, is INVALID_ARGUMENT before it is computed."""
     monkeypatch.setattr(fill_mask, "MAX_SCORES", 20)
-    texts = ["the [MASK] sees [MASK]"] * 2
-    assert len(server.stub.FillMask(pb.FillMaskRequest(texts=texts)).results) == 2
-    errors = [
-        refused(server.stub.FillMask, pb.FillMaskRequest(texts=texts, top_k=2**32 - 1))[0],
-        refused(server.stub.FillMask, pb.FillMaskRequest(texts=texts, targets=["cat"]))[0],
-        refused(stub(server, "ModelInfer"), infer_request("filler", text=texts, parameters={"top_k": 2**62}))[0],
-    ]
-
-    assert {error.code() for error in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
-    assert "too many tokens requested for 4 [MASK]s: `24` (maximum `20` per reply)" in errors[1].details()
-
-
-def test_labels_of_a_reply(server, monkeypatch):
-    """A request whose reply would hold too many labels is refused."""
     monkeypatch.setattr(classify, "MAX_SCORES", 5)
-    inputs = [pb.TextInput(text="the cat")] * 2
-    assert len(server.stub.Classify(pb.ClassifyRequest(inputs=inputs, top_k=2)).results) == 2
-    errors = [
-        refused(server.stub.Classify, pb.ClassifyRequest(inputs=inputs))[0],
-        refused(stub(server, "ModelInfer"), infer_request("classifier", text=["the cat"] * 2))[0],
-    ]
-
-    assert {error.code() for error in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
-    assert all(
-        "too many labels requested: `6` (maximum `5` per reply); send fewer" in error.details() for error in errors
+    texts, inputs, infer = (
+        ["the [MASK] sees [MASK]"] * 2,
+        [pb.TextInput(text="the cat")] * 2,
+        stub(server, "ModelInfer"),
     )
+    assert len(server.stub.FillMask(pb.FillMaskRequest(texts=texts)).results) == 2
+    assert len(server.stub.Classify(pb.ClassifyRequest(inputs=inputs, top_k=2)).results) == 2
+    for call, request_, message in [
+        (server.stub.FillMask, pb.FillMaskRequest(texts=texts, top_k=2**32 - 1), "too many tokens requested"),
+        (server.stub.FillMask, pb.FillMaskRequest(texts=texts, targets=["cat"]), "for 4 [MASK]s: `24` (maximum `20`"),
+        (infer, infer_request("filler", text=texts, parameters={"top_k": 2**62}), "too many tokens requested"),
+        (server.stub.Classify, pb.ClassifyRequest(inputs=inputs), "too many labels requested: `6` (maximum `5`"),
+        (infer, infer_request("classifier", text=["the cat"] * 2), "too many labels requested: `6` (maximum `5`"),
+    ]:
+        error, _ = refused(call, request_)
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert message in error.details()
 
 
 def test_a_text_that_is_far_too_long_is_read_no_further(server, monkeypatch):

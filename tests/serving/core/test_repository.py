@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from bertline.v1 import encoder_pb2 as pb
 from serving.core import repository as repository_module
 from serving.core.repository import Repository
+from serving.grpc_api.health import SERVING, HealthServicer
 from tasks.bundle.model_directory import MODEL_FILE
 from tests.serving.conftest import serve
 from tests.serving.models import edit_manifest, write_model
@@ -461,18 +462,14 @@ def test_health_of_models(put, models_dir):
         stopping.result(10)
 
 
-def test_health_is_frozen_by_a_drain(put, models_dir, held):
+def test_health_is_frozen_by_a_drain():
     """A model that is loaded during a drain does not make the server healthy again."""
-    put()
-    with watching(models_dir, workers=1, max_batch_tokens=32) as server:
-        call = server.stub.Embed.future(pb.EmbedRequest(texts=[LONG] * 16))
-        server.wait_for("bertline_queue_tokens", 1)
-        server.stop(120)
-        serving = server.server._health
-        wait_until(lambda: not any(serving.serving.values()))
-        put("other")
-        server.server._publish(server.server._repository.models)
 
-        assert not any(serving.serving.values())
-        held.set()
-        assert len(call.result(120).num_tokens) == 16
+    async def run():
+        health = HealthServicer()
+        health.publish({"": SERVING})
+        health.drain()
+        health.publish({"": SERVING, "other": SERVING})
+        return health.serving
+
+    assert asyncio.run(run()) == {"": False}

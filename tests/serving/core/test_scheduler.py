@@ -14,7 +14,6 @@ from serving.core.errors import (
     ComputeError,
     DeadlineTooShortError,
     ExpiredError,
-    QueueFullError,
     TooLargeError,
     UnavailableError,
 )
@@ -129,25 +128,6 @@ def test_batches_form_while_busy(scheduler, model, log):
     assert [batch.rows for batch in log.batches] == [1, 30]
 
 
-def test_full_queue(scheduler, model, log):
-    """A job that would wait too long is refused immediately with a retry time; waiting jobs are not affected."""
-    model.seconds_per_token = 0.1
-    busy = occupy(scheduler, model)
-    waiting = scheduler.submit(model, [[[1] * 50]], total)
-
-    with pytest.raises(QueueFullError, match="queue is full") as caught:
-        scheduler.submit(model, [[[1] * 11]], total)
-    assert caught.value.retry_s == pytest.approx(0.1, abs=0.02)
-    with pytest.raises(TooLargeError, match=r"takes about 10\.1 s, more than the limit of 10 s .* fewer inputs"):
-        scheduler.submit(model, [[[1] * 101]], total)
-    assert scheduler.queued_tokens(model) == 50
-    assert log.refused == [QueueFullError, TooLargeError]
-    model.gate.set()
-    wait([busy, waiting], 10)
-    assert waiting.result().results == [50]
-    assert scheduler.queued_tokens(model) == 0
-
-
 def test_refused_job_is_freed(scheduler, model):
     """The sequences of a refused job are freed immediately, without the garbage collector."""
 
@@ -247,8 +227,12 @@ def test_free_cores_are_used_at_once(make_scheduler):
     assert [future.result(10).results for future in futures] == [[1]] * 4
 
 
-def test_failing_batch(scheduler, model, log, caplog):
-    """A failed batch fails its jobs, whose rest leaves the queue, and is logged; the worker goes on."""
+def test_failing_batch(scheduler, model, log, caplog, monkeypatch):
+    """A failed batch fails its jobs, whose rest leaves the queue, and is logged; so does a run that cannot start."""
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "new_run", lambda: 1 // 0)
+        with pytest.raises(ComputeError, match="ZeroDivisionError"):
+            scheduler.submit(model, [[[1]]], total).result(10)
     poisoned = scheduler.submit(model, [[[-1] * 40]] * 3, total)
 
     with pytest.raises(ComputeError, match="RuntimeError"):
@@ -316,19 +300,6 @@ def test_closing_aborts_running_batches(log, model):
         running.result(0)
     assert waiting.cancelled()
     assert len(model.batches) == 1
-
-
-def test_run_that_cannot_start(scheduler, model):
-    """A run that cannot start fails only its own batch, and the worker and its core go on."""
-    new_run = model.new_run
-    model.new_run = lambda: 1 // 0
-    with pytest.raises(ComputeError, match="ZeroDivisionError"):
-        scheduler.submit(model, [[[1]]], total).result(10)
-
-    model.new_run = new_run
-
-    assert scheduler.submit(model, [[[1]]], total).result(10).results == [1]
-    model.gate.set()
 
 
 def test_a_worker_that_ends_is_replaced(scheduler, model, monkeypatch):

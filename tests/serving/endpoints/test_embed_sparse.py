@@ -75,33 +75,6 @@ def test_prompts(server, references):
     assert ask(server, input_type="INPUT_TYPE_DOCUMENT").results == ask(server).results
 
 
-def test_truncate(server):
-    """Texts that are too long are refused, or cut."""
-    with pytest.raises(grpc.RpcError, match=r"texts\[1\]: text too long: `62` tokens"):
-        ask(server, ["a", "cat " * 60])
-
-    assert list(ask(server, ["a", "cat " * 60], truncate=True).num_truncated) == [0, 30]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"texts": ["a", " "]}, "texts[1]: empty text"),
-        ({"prompt_name": "none"}, "prompt_name: unknown prompt: `none` (prompts of this model: query)"),
-        ({"prompt_name": "query", "input_type": 1}, "input_type: set together with `prompt_name`"),
-        ({"input_type": 9}, "input_type: unknown: 9"),
-        ({"model": pb.ModelRef(name="filler")}, "filler/1 (masked-lm) does not support the task `sparse-embedding`"),
-    ],
-)
-def test_wrong_requests(server, options, message):
-    """Errors name the field, and what is wrong."""
-    with pytest.raises(grpc.RpcError) as refused:
-        ask(server, **options)
-
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert message in refused.value.details()
-
-
 def test_replies_are_bounded(server, monkeypatch):
     """A reply that could hold too many weights is refused before anything is computed."""
     monkeypatch.setattr(embed_sparse, "MAX_WEIGHTS", 60)

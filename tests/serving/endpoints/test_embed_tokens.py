@@ -97,23 +97,6 @@ def test_long_texts_are_cut(server, references):
         assert (list(cut.num_truncated), list(beginning.num_truncated)) == ([len(words) - num_kept], [0])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"texts": ["a", " "]}, "texts[1]: empty text"),
-        ({"format": pb.VECTOR_FORMAT_INT8}, "format: unsupported: 2 (0 for float32, 1 for float16)"),
-        ({"model": pb.ModelRef(name="embedder")}, "embedder/1 (embedding) does not support the task `token-embedding`"),
-    ],
-)
-def test_wrong_requests(server, options, message):
-    """Errors name the field, and what is wrong."""
-    with pytest.raises(grpc.RpcError) as refused:
-        ask(server, **options)
-
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert message in refused.value.details()
-
-
 def test_replies_are_bounded(server, monkeypatch):
     """Too many vectors are refused before they are computed."""
     monkeypatch.setattr(embed_tokens, "MAX_VECTORS", 15)

@@ -116,33 +116,6 @@ def test_long_queries(server, model, longest):
     assert list(reply.num_truncated) == [40 - longest]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"query": ""}, "inputs[0].query: empty text"),
-        ({"documents": []}, "inputs[0].documents: empty; at least one is needed"),
-        ({"documents": ["cat", " "]}, "inputs[0].documents[1]: empty text"),
-        ({"model": ""}, "several models are loaded for the task `rerank`; name one: reader/1 (spans), scorer/1"),
-        ({"model": "embedder"}, "embedder/1 (embedding) cannot rank documents: models for `embedding` cannot"),
-        (
-            {"model": "classifier"},
-            "`label` is missing; name the label that means that a document fits: no, maybe",
-        ),
-        ({"model": "classifier", "label": "perhaps"}, "`label` is unknown: `perhaps`; name the label"),
-        (
-            {"label": "entailment"},
-            "`label` is for models with labels, not for `regression`; leave it out",
-        ),
-    ],
-)
-def test_wrong_requests(server, changes, message):
-    """Errors name the field, and what to do."""
-    with pytest.raises(grpc.RpcError) as refused:
-        rerank(server, **changes)
-
-    assert message in refused.value.details()
-
-
 def test_models_that_rank_without_advice(tmp_path):
     """Without a name, the only model answers that needs no label: for regression, or answers with "no answer"."""
     reader = SETTINGS["spans"]

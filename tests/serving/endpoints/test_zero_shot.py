@@ -59,33 +59,6 @@ def test_long_texts(server):
     assert list(reply.num_truncated) == [3 * (60 - (32 - 3 - 3))]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"labels": ["cat"]}, "labels: too few: `1`; give at least 2"),
-        ({"labels": ["cat", " "]}, "labels[1]: blank"),
-        ({"labels": ["cat", "dog", "cat"]}, "labels: given twice: `cat`"),
-        ({"labels": ["cat", "the big dog " * 10]}, "labels[1]: its sentence is too long"),
-        ({"template": "{} {}"}, "template: needs one `{}`"),
-        ({"template": "{}" + "a" * 2000}, "template: longer than 1024 characters"),
-        ({"labels": [str(n) for n in range(9000)]}, "too many labels: `9000` (maximum `8192`)"),
-        ({"labels": ["a" * 600_000, "b" * 600_000]}, "labels: too long with the template: `1200038` characters in all"),
-        (
-            {"model": "scorer"},
-            "scorer/1 (regression) cannot classify by labels of the request: it is no classification",
-        ),
-        ({"texts": ["cat"] * 100, "labels": [str(n) for n in range(100)]}, "too many pairs of text and label: `10000`"),
-    ],
-)
-def test_wrong_requests(server, changes, message):
-    """Errors name the field, and what to do."""
-    with pytest.raises(grpc.RpcError) as refused:
-        ask(server, **changes)
-
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert message in refused.value.details()
-
-
 def test_labels_without_texts_cost_nothing(server):
     """Without texts, labels are not tokenized."""
     reply = ask(server, [], ["word " * 10_000, "dog"])
@@ -99,10 +72,3 @@ def test_estimates_count_repeated_texts(server):
     endpoint, size = ZeroShot(), request.ByteSize()
 
     assert endpoint.read_bytes(request, size) == size + 3 * 150 + 2 * (31 + 3 * 5)
-
-
-def test_one_label_with_multi_label(server):
-    """A single label is judged on its own."""
-    (result,) = ask(server, TEXTS[:1], ["cat"], multi_label=True).results
-
-    assert 0 < result.labels[0].score < 1

@@ -209,3 +209,18 @@ def test_request_id(guarded, text):
         call = guarded.stub.Embed.future(pb.EmbedRequest(texts=[text]), metadata=(*bearer(GOOD), *metadata))
 
         assert re.fullmatch(expected, dict(call.trailing_metadata())["x-request-id"])
+
+
+@pytest.mark.parametrize("value", ["interactive", "bulk", "u=3, i", "u=1", "i", ""])
+def test_known_priorities(server, value):
+    """The server accepts both classes, and the values that proxies send in this header (RFC 9218)."""
+    assert code(server, metadata=(("priority", value),)) is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("value", ["Bulk", "low", "bulk,bulk", "1"])
+def test_unknown_priorities_are_refused(server, value):
+    """An unknown priority is refused, because a misspelt bulk class would compete with interactive calls."""
+    call = server.stub.Embed.future(pb.EmbedRequest(texts=["cat"]), metadata=(("priority", value),), timeout=10)
+
+    assert call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert call.details() == f"unknown `priority`: `{value}`; send `interactive` or `bulk`"

@@ -144,15 +144,6 @@ def raw_call(server, method, data):
     return server.channel.unary_unary(f"/bertline.v1.Encoder/{method}")(data)
 
 
-def test_not_utf8(server):
-    """A string that is not UTF-8 is INVALID_ARGUMENT."""
-    data = pb.EmbedRequest(texts=["cat", "XX"]).SerializeToString().replace(b"XX", b"\xff\xfe")
-    error, _ = refused(lambda raw: raw_call(server, "Embed", raw), data)
-
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "holds a string that is not UTF-8" in error.details()
-
-
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_malformed_message_names_the_expected_type(server, method):
     """Bytes that are not a message are INVALID_ARGUMENT, and the error gives the expected type."""

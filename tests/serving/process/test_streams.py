@@ -228,16 +228,9 @@ def test_streams_that_cannot_be_written(models, redirections):
     assert is_told or redirections != ">/dev/full"
 
 
-@pytest.mark.parametrize(
-    ("which", "state"),
-    [
-        ("stdout", "full"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in [("stdout", "gone"), ("stderr", "full"), ("stderr", "gone")]
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["stdout", "stderr"])
+@pytest.mark.parametrize("state", ["full", "gone"])
 def test_streams_that_nobody_reads(models, which, state):
     """A full pipe, or one without a reader, does not affect the server."""
     with pipe() as (read, write):
