@@ -239,7 +239,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("hung", ["tiny/2/model.onnx", "models"])
+@pytest.mark.parametrize("hung", ["tiny/2/model.onnx", pytest.param("models", marks=pytest.mark.slow)])
 def test_sigterm_ends_a_process_with_hanging_storage(tmp_path, hung):
     """SIGTERM ends a process with hanging storage within its grace period; SIGHUP does not kill it."""
     write_model(tmp_path / "models")
@@ -267,6 +267,7 @@ def test_sigterm_ends_a_process_with_hanging_storage(tmp_path, hung):
             process.kill()
 
 
+@pytest.mark.slow
 def test_start_fails(tmp_path):
     """A server whose only model is on hanging storage exits with 1, so that it is restarted."""
     write_model(tmp_path / "models")

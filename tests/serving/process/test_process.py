@@ -166,20 +166,29 @@ def listed(stub):
     return {info.model.version: info.error for info in stub.ListModels(pb.ListModelsRequest()).models}
 
 
-def test_sighup_and_notifications(tmp_path):
-    """SIGHUP scans for models immediately, also broken ones; the socket of NOTIFY_SOCKET gets READY and STOPPING."""
-    write_model(tmp_path)
-    path = str(tmp_path / "notify")
+def test_a_server_in_its_surroundings(tmp_path, monkeypatch):
+    """SIGHUP scans for models immediately, also broken ones; the socket of NOTIFY_SOCKET gets READY and STOPPING.
+
+    The server needs no home directory and writes no files.
+    """
+    models, temporary, here, path = (tmp_path / name for name in ("models", "temporary", "here", "notify"))
+    write_model(models)
+    temporary.mkdir()
+    here.mkdir(mode=0o555)
+    environment = {"HOME": "/nonexistent", "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    monkeypatch.setenv("PYTHONPATH", os.getcwd(), prepend=os.pathsep)
+    monkeypatch.chdir(here)
+    flags = ("--poll-s", 0, "--log-format", "json", "--log-calls", "all")
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        listener.bind(path)
-        listener.settimeout(10)
-        process, stub, _ = stack.enter_context(started(tmp_path, "--poll-s", 0, NOTIFY_SOCKET=path))
+        listener.bind(str(path))
+        listener.settimeout(30)
+        process, stub, _ = stack.enter_context(started(models, *flags, NOTIFY_SOCKET=str(path), **environment))
         assert listener.recv(100) == b"READY=1"
-        write_model(tmp_path, version="2")
+        write_model(models, version="2")
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: stub.Embed(pb.EmbedRequest(texts=["cat"])).model.version == "2", "it is not loaded")
-        (tmp_path / "tiny" / "3").mkdir()
+        (models / "tiny" / "3").mkdir()
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: "has no manifest.json" in listed(stub).get("3", ""), "its error is not reported")
 
@@ -187,6 +196,9 @@ def test_sighup_and_notifications(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert listener.recv(100) == b"STOPPING=1"
         assert process.wait(60) == 0
+        line = next(item for item in map(json.loads, process.stderr) if item.get("method"))
+    assert (line["method"], line["code"], line["model"][:5]) == ("Embed", "OK", "tiny/")
+    assert [*temporary.iterdir(), *here.iterdir()] == []
 
 
 def test_every_flag_is_explained(capsys):
@@ -256,32 +268,6 @@ def test_the_command_fits_the_installation(monkeypatch, distribution, command):
     assert str(missing_package("--a-flag", "a_package", "http")) == (
         f"--a-flag needs the package `a_package`: run `{command}`"
     )
-
-
-def files(*directories):
-    """Return all files below some directories with their modification times."""
-    return {path: path.stat().st_mtime_ns for directory in directories for path in [directory, *directory.rglob("*")]}
-
-
-def test_server_writes_no_files(tmp_path, monkeypatch):
-    """A server needs no home directory and writes no files."""
-    models, temporary, here = (tmp_path / name for name in ("models", "temporary", "here"))
-    write_model(models)
-    temporary.mkdir()
-    here.mkdir()
-    environment = {"HOME": "/nonexistent", "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
-    monkeypatch.setenv("PYTHONPATH", os.getcwd(), prepend=os.pathsep)
-    monkeypatch.chdir(here)
-    here.chmod(0o555)
-    before = files(models, temporary, here)
-    with started(models, "--log-format", "json", "--log-calls", "all", **environment) as (process, stub, _):
-        stub.Embed(pb.EmbedRequest(texts=["cat"]))
-        process.send_signal(signal.SIGTERM)
-
-        assert process.wait(60) == 0
-        line = next(item for item in map(json.loads, process.stderr) if item.get("method"))
-    assert (line["method"], line["code"], line["model"]) == ("Embed", "OK", "tiny/1")
-    assert files(models, temporary, here) == before
 
 
 HANGING = """
@@ -360,7 +346,7 @@ def test_exit_while_a_run_hangs(tmp_path, run_script):
 def test_a_run_that_hangs_for_good(tmp_path, run_script):
     """A run that never ends fails its call, and the process exits with an error, so that it is restarted."""
     run_script(HANGING)
-    with started(tmp_path, "--workers", 2, "--max-run-s", 3) as (process, stub, _):
+    with started(tmp_path, "--workers", 2, "--max-run-s", 1.5) as (process, stub, _):
         hung = stub.Embed.future(pb.EmbedRequest(texts=["dog"]))
         assert "hanging\n" in iter(process.stderr.readline, "")  # a worker computes it, alone in its batch
         assert stub.Embed(pb.EmbedRequest(texts=["cat"]), timeout=60).dim == 8

@@ -213,8 +213,10 @@ def answers(stub):
     "redirections",
     [
         "<&- >&- 2>&-",
-        ">/dev/full",
-        *(pytest.param(item, marks=pytest.mark.slow) for item in ("2>&-", ">&-", "2>/dev/full", ">/dev/full 2>&1")),
+        *(
+            pytest.param(item, marks=pytest.mark.slow)
+            for item in ("2>&-", ">&-", ">/dev/full", "2>/dev/full", ">/dev/full 2>&1")
+        ),
     ],
 )
 def test_streams_that_cannot_be_written(models, redirections):
