@@ -13,7 +13,7 @@ from time import monotonic as _now
 from typing import Any, Generic, TypeVar
 
 from serving.core.calls import Call, Stage
-from serving.core.errors import ExpiredError, NoThreadError, UnavailableError
+from serving.core.errors import RETRY_S, ExpiredError, NoThreadError, UnavailableError
 
 SMALL_BYTES = 1024
 """Maximum bytes of a request that is handled on the event loop, in well under a millisecond and without thread
@@ -24,8 +24,6 @@ NUM_THREADS = 2
 """Number of threads for larger requests. With one thread, a single huge request would block all others."""
 MAX_WAITING = 8192
 """Maximum number of waiting calls. Beyond it, a call of the caller with most of them is refused."""
-RETRY_S = 1.0
-"""Seconds after which to retry a call that was refused because too many wait."""
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT", bound=Hashable)

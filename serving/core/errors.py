@@ -39,6 +39,8 @@ MAX_VIOLATIONS = 10_000
 """Maximum number of violations that are collected for a request. Fronts send far fewer."""
 MAX_MESSAGE_BYTES = 1024
 """Maximum size of an error message."""
+RETRY_S = 1.0
+"""Seconds after which to retry a call that found no memory, no thread or no turn."""
 INTERNAL_REASON = "INTERNAL"
 """Reason of an unexpected error."""
 ERRORS: list[type[ServingError]] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from serving.core.calls import Call
-from serving.core.errors import NoRoomError
+from serving.core.errors import RETRY_S, NoRoomError
 from tasks.bundle.machine import available_memory_bytes
 
 MEMORY_DIVISOR = 8
@@ -23,8 +23,6 @@ CALL_BYTES = 16 * 1024
 """Memory of a call besides its reply, until the reply is sent. Requests and replies up to this size are small."""
 STEP_S = 0.02
 """Seconds between looks for free memory. Waking calls as memory is freed would cost more in a burst of thousands."""
-RETRY_S = 1.0
-"""Seconds after which to retry a call that found no room."""
 
 
 class Budget:

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from serving.core.calls import REQUEST_ID, Call
 from serving.core.errors import (
+    RETRY_S,
     InvalidRequestError,
     MessageTooLargeError,
     NoRoomError,
@@ -32,7 +33,7 @@ from serving.core.errors import (
 )
 from serving.core.guards import ConcurrencyCounter, Guards, recorded
 from serving.core.metrics import SECONDS
-from serving.core.request_memory import RETRY_S, RequestMemory
+from serving.core.request_memory import RequestMemory
 from serving.core.service import InferenceService
 from serving.endpoints.methods import Method
 from serving.endpoints.wire import SerializedRequest

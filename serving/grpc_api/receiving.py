@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 import grpc
 
 from serving.core.codec_pool import RoundRobinQueue
-from serving.core.errors import NoMessageError, ReceivingError, drop_tracebacks
+from serving.core.errors import RETRY_S, NoMessageError, ReceivingError, drop_tracebacks
 from serving.grpc_api.status import abort
 
 WINDOW_BYTES = 32 * 1024
@@ -48,8 +48,6 @@ MIN_WAITING = 2048
 """Minimum number of calls that may wait for their turn, so that a burst fits."""
 PATIENCE_S = 2.0
 """Seconds after which a slow message is aborted if others wait."""
-RETRY_S = 1.0
-"""Seconds after which to retry a refused call."""
 GONE_S = 1.0
 """Seconds before a call without a message is refused. Most such calls were cancelled; the handler learns it later."""
 SLOW_S = 60.0

@@ -67,14 +67,14 @@ def test_a_client_is_killed(embedder, monkeypatch):
 
 @pytest.fixture
 def large_replies(tmp_path):
-    """Directory of one model with replies of 4 MB for 2,000 texts."""
-    write_model(tmp_path, hidden_size=512)
+    """Directory of one model with replies of 2 MB for 2,000 texts."""
+    write_model(tmp_path, hidden_size=256)
     return tmp_path
 
 
 def test_a_client_that_does_not_read(large_replies, monkeypatch, caplog):
     """A client with many unread replies is refused, and others are served until the drain ends in time."""
-    monkeypatch.setattr("serving.grpc_api.interceptor.MAX_UNREAD_BYTES", 6_000_000)
+    monkeypatch.setattr("serving.grpc_api.interceptor.MAX_UNREAD_BYTES", 3_000_000)
     request = pb.EmbedRequest(texts=texts_of(1, 2000))
     with serve(large_replies, max_queue_s=100) as server, http2.Connection(server.target) as connection:
         alone = vectors(server.stub.Embed(pb.EmbedRequest(texts=request.texts[-1:])))[0]
@@ -82,12 +82,12 @@ def test_a_client_that_does_not_read(large_replies, monkeypatch, caplog):
             connection.call(EMBED, request.SerializeToString())
         server.wait_for("grpc_server_handled_total", 3)
         computed, memory = server.total("bertline_tokens_total"), server.total("process_resident_memory_bytes")
-        for count in range(30):  # one by one: HTTP/2 allows 64 KiB of unread data
+        for count in range(15):  # one by one: HTTP/2 allows 64 KiB of unread data
             connection.call(EMBED, request.SerializeToString())
             server.wait_for("bertline_refused_total", count + 1, reason="unread_replies")
 
         check_counts(server)
-        assert server.total("grpc_server_handled_total", grpc_code="ResourceExhausted") == 30
+        assert server.total("grpc_server_handled_total", grpc_code="ResourceExhausted") == 15
         assert server.total("bertline_tokens_total") == computed
         assert server.total("process_resident_memory_bytes") - memory < 50e6
         with open_channel(server.target, max_receive_message_length=-1) as channel:

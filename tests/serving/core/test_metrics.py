@@ -34,37 +34,33 @@ def fresh(embedder):
 
 def test_series_exist_before_the_first_call(fresh):
     """All series exist before the first call, at zero."""
-    assert fresh.total("grpc_server_handled_total") == 0
     samples = fresh.metrics()
+
+    def value(name, **labels):
+        return samples[name, tuple(sorted(labels.items()))]
+
     for service, method in [*product([SERVICE], METHODS), *product([OPEN_INFERENCE], OPEN_INFERENCE_METHODS)]:
         labels = {"grpc_service": service, "grpc_method": method, "grpc_type": "unary"}
-        assert ("grpc_server_started_total", tuple(sorted(labels.items()))) in samples
-        assert ("grpc_server_handling_seconds_count", tuple(sorted(labels.items()))) in samples
+        assert (
+            value("grpc_server_started_total", **labels) == value("grpc_server_handling_seconds_count", **labels) == 0
+        )
         for code in ("OK", "InvalidArgument", "ResourceExhausted", "Cancelled", "DeadlineExceeded"):
-            assert ("grpc_server_handled_total", tuple(sorted((labels | {"grpc_code": code}).items()))) in samples
-    for name in (
-        "bertline_queue_seconds_count",
-        "bertline_inference_seconds_count",
-        "bertline_encode_seconds_count",
-        "bertline_decode_seconds_count",
-        "bertline_batch_rows_count",
-        "bertline_batch_tokens_count",
-        "bertline_tokens_total",
-        "bertline_padding_tokens_total",
-        "bertline_truncated_total",
-        "bertline_queue_sequences",
-        "bertline_queue_tokens",
-        "bertline_cancelled_total",
+            assert value("grpc_server_handled_total", grpc_code=code, **labels) == 0
+    for name in "queue_seconds inference_seconds encode_seconds decode_seconds batch_rows batch_tokens".split():
+        assert value(f"bertline_{name}_count", **EMBEDDER) == 0
+    for (
+        name
+    ) in "tokens_total padding_tokens_total truncated_total queue_sequences queue_tokens cancelled_total".split():
+        assert value(f"bertline_{name}", **EMBEDDER) == 0
+    for name in ("bytes", "replies", "evicted_total"):
+        assert value(f"bertline_cache_{name}") == 0
+    for name, label, values in (
+        ("cache_requests_total", "result", ("hit", "miss")),
+        ("rejected_total", "reason", ("queue_full", "request_too_large", "deadline")),
     ):
-        assert samples[name, tuple(sorted(EMBEDDER.items()))] == 0, name
-    for result in ("hit", "miss"):
-        assert samples["bertline_cache_requests_total", tuple(sorted((EMBEDDER | {"result": result}).items()))] == 0
-    for name in ("bertline_cache_bytes", "bertline_cache_replies", "bertline_cache_evicted_total"):
-        assert samples[name, ()] == 0
+        assert [value(f"bertline_{name}", **EMBEDDER, **{label: item}) for item in values] == [0] * len(values)
     for threads in ("codec", "tokenize"):
-        assert samples["bertline_wait_seconds_count", (("threads", threads),)] == 0
-    for reason in ("queue_full", "request_too_large", "deadline"):
-        assert samples["bertline_rejected_total", tuple(sorted((EMBEDDER | {"reason": reason}).items()))] == 0
+        assert value("bertline_wait_seconds_count", threads=threads) == 0
     assert fresh.total("process_resident_memory_bytes") > 2**20
     assert fresh.total("bertline_model_info", precision="fp32", **EMBEDDER) == 1
 

@@ -151,7 +151,7 @@ def test_list_models(server, references):
     assert len(models["tagger"].labels) == 5
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(requests=st.lists(st.lists(sentences, min_size=1, max_size=12), min_size=1, max_size=12))
 def test_concurrent_requests(server, references, requests):
     """Requests that share batches each get their own vectors."""
