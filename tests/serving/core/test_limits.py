@@ -225,9 +225,9 @@ def test_windows_of_a_request(server, monkeypatch, method):
 
 def test_windows_need_memory_of_the_budget(all_tasks):
     """A request is refused if its windows do not fit into memory, and frees its memory."""
-    request_ = WINDOWED["Tag"]("." * 8_000)
+    request_ = WINDOWED["Tag"]("." * 4_000)
     with serve(all_tasks[0], max_request_bytes=2**20, buffer_bytes=4 * 2**20, max_queue_s=1000) as running:
-        assert sum(running.stub.Tag(request_).num_windows) > 800
+        assert sum(running.stub.Tag(request_).num_windows) > 400
         calls = [running.stub.Tag.future(request_) for _ in range(8)]
         codes = {call.code() for call in calls}
         assert codes == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
