@@ -37,8 +37,8 @@ from serving.http_api.server_routes import description_route, health_route, metr
 from serving.http_api.steps import (
     UNKNOWN,
     AnswerOperation,
-    CheckOrigin,
     HttpMetrics,
+    OriginChecker,
     compress_reply,
     read_deadline,
     send_status,
@@ -218,6 +218,8 @@ def create_front(
     """
 
     http_metrics = HttpMetrics(metrics.registry)
+    has_any_name = settings.tokens_file or settings.tls_cert
+    origins = OriginChecker(None if has_any_name else (settings.host, *settings.http_hosts), settings.http_origins)
 
     async def record(call: Call, request: Request, proceed: Proceed) -> HttpReply:
         """Count and log the request."""
@@ -225,8 +227,10 @@ def create_front(
             return await proceed(call, request)
 
     async def guard(call: Call, request: Request, proceed: Proceed) -> HttpReply:
-        """Check the token, unless the reply is for everyone; read the headers, and limit the requests of a client."""
+        """Check name and origin, and the token unless the reply is for everyone; read the headers, and limit the
+        requests of a client."""
         try:
+            origins.check(call, request.scope["method"])
             if not request.operation.is_public:
                 guards.authenticate(call)
             call.read_headers()
@@ -236,11 +240,9 @@ def create_front(
             await guards.pace(call, error)
             raise
 
-    has_any_name = settings.tokens_file or settings.tls_cert
     steps: list[Callable[..., Awaitable[HttpReply]]] = [
         record,
         send_status,
-        CheckOrigin(None if has_any_name else (settings.host, *settings.http_hosts), settings.http_origins),
         guard,
         read_deadline,
         *([compress_reply] if settings.http_gzip else []),

@@ -102,7 +102,7 @@ async def send_status(call: Call, request: Request, proceed: Proceed) -> HttpRep
     return reply
 
 
-class CheckOrigin:
+class OriginChecker:
     """Refuses what pages of other sites make a browser send. Health checks pass."""
 
     def __init__(self, hosts: Collection[str] | None, origins: Collection[str]) -> None:
@@ -116,13 +116,12 @@ class CheckOrigin:
         self._hosts = None if hosts is None or "*" in hosts else {host.lower() for host in hosts}
         self._origins = origins
 
-    async def __call__(self, call: Call, request: Request, proceed: Proceed) -> HttpReply:
-        """Proceed, or raise ForbiddenError."""
+    def check(self, call: Call, method: str) -> None:
+        """Raise ForbiddenError if the request must not be answered."""
         if not call.is_health:
             self._check_host(call.headers.get("host", ""))
-            if request.scope["method"] == "POST" and "*" not in self._origins:
+            if method == "POST" and "*" not in self._origins:
                 self._check_site(call.headers)
-        return await proceed(call, request)
 
     def _check_host(self, host: str) -> None:
         name = host.rpartition(":")[0] if re.search(r":\d*$", host) else host

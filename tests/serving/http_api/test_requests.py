@@ -302,11 +302,14 @@ def test_pages_of_other_origins(name, allowed, request):
     ],
 )
 def test_what_pages_of_other_sites_send(headers, status, named):
-    """Requests under a strange name, and those of pages of other origins, are refused, also without a content type."""
+    """Requests under a strange name, and those of pages of other origins, are refused and counted, also without a
+    content type."""
+    before = named.total("bertline_refused_total", reason="forbidden")
     body = json.dumps(BODY).encode()
     fields = {"host": "localhost", "connection": "close", "content-length": len(body)} | headers
     reply = exchange(named, head_of("/v1/embed", **fields) + body)
 
     assert int(reply.split(b" ")[1]) == status
     assert status == 200 or b"--http-hosts" in reply or b"--http-origins" in reply
+    assert named.total("bertline_refused_total", reason="forbidden") - before == (status == 403)
     assert send(named, "GET", "/health", host="evil.example").status == 200
