@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertline import AsyncClient, Client
-from bertline._convert import Call, Split, join_lists
+from bertline._async_sender import coroutine
+from bertline._blocking_sender import blocking
+from bertline._convert import Call, Split
 from bertline._inputs import read_texts
 from bertline.operations.base import request_of
 from bertline.operations.regress import read_values
@@ -185,21 +187,19 @@ class PeakTensors(LoudnessTensors):
     task = Peak.name
 
 
-def measure_call(texts, model):
-    """Return the call of the client's method."""
+def measure(texts, model) -> "Call[list[float]]":
+    """Return the call of the clients' method."""
     request = request_of(pb.RegressRequest, model, "", None)
     inputs = [pb.TextInput(text=text) for text in read_texts(texts)]
-    return Call("Regress", Split(inputs, "inputs", request), read_values, join_lists)
+    return Call("Regress", Split(inputs, "inputs", request), read_values)
 
 
 class ToyClient(Client):
-    def measure(self, texts, model):
-        return self._run(measure_call(texts, model), None)
+    measure = blocking(measure)
 
 
 class AsyncToyClient(AsyncClient):
-    async def measure(self, texts, model):
-        return await self._run(measure_call(texts, model), None)
+    measure = coroutine(measure)
 
 
 ENTRIES = {
@@ -220,7 +220,7 @@ ENTRIES = {
 """Entries of each task, by the path of their table."""
 OPERATION = {
     "serving.endpoints.ENDPOINTS": Measure(),
-    "bertline.operations.base.request_of": measure_call,
+    "bertline.operations.base.request_of": measure,
     "bertline.client.Client": ToyClient,
     "bertline.async_client.AsyncClient": AsyncToyClient,
 }

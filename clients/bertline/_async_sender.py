@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import deque
-from collections.abc import Awaitable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, Self
 
 import grpc
 import grpc.aio
 
-from bertline._coalescing import Member, SharedRequest, concerns_one
+from bertline._coalescing import Member, SharedRequest
 from bertline._connection import CLOSED, Health, Stubs, health_of_error, health_of_reply
-from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
-from bertline._sender import ResultT, Sender
-from bertline._status import may_be_unhealthy
-from bertline.errors import BertlineError, Overloaded, ServerError, TimedOut
-from bertline.results import Usage
+from bertline._convert import Call, ReplyCollector, Request
+from bertline._sender import ParametersT, ResultT, Sender, described_by
+from bertline._status import may_be_unhealthy, timeout_error
+from bertline.errors import Overloaded, ServerError
+
+
+def coroutine(
+    operation: Callable[ParametersT, Call[ResultT]],
+) -> Callable[Concatenate[AsyncSender, ParametersT], Coroutine[Any, Any, ResultT]]:
+    """Return the method of an `AsyncClient` that sends an operation's call, and returns its result."""
+
+    @described_by(operation)
+    async def method(self: AsyncSender, *arguments: ParametersT.args, **options: ParametersT.kwargs) -> ResultT:
+        return await self._run(operation(*arguments, **options))
+
+    return method
 
 
 class AsyncSender(Sender):
@@ -47,8 +57,8 @@ class AsyncSender(Sender):
     ) -> None:
         await self.close()
 
-    async def _run(self, call: Call[ResultT], timeout: float | None, usage: Usage | None = None) -> ResultT:
-        replies, limit, lane = self._begin(call, timeout, usage)
+    async def _run(self, call: Call[ResultT]) -> ResultT:
+        replies, limit, lane = self._begin(call)
         if lane is None:
             await self._send(call, replies, limit)
         else:
@@ -72,7 +82,7 @@ class AsyncSender(Sender):
             async with asyncio.timeout(timeout):
                 await member.waiter
         except TimeoutError:
-            raise self._connection.timed_out(timeout) from None
+            raise timeout_error(self._connection.target, timeout) from None
 
     def _send_waiting(self, lane: Hashable, ended: Sequence[Member]) -> None:
         """Send calls that wait, in a separate task, now that the request of others has ended."""
@@ -83,41 +93,24 @@ class AsyncSender(Sender):
             task.add_done_callback(self._sending.discard)
 
     async def _send_shared(self, lane: Hashable, members: Sequence[Member]) -> None:
-        error: Exception | None = None
         try:
-            if waiting := [member for member in members if not member.waiter.done()]:
-                await self._send_together(waiting)
-        except Exception as unexpected:
-            error = unexpected
+            await self._send_together(members)
         finally:
-            for member in members:  # those that stay unanswered; without an error, as this task was cancelled
-                member.end(copy.copy(error) if error else ServerError(CLOSED))
+            for member in members:  # those that stay unanswered, as this task was cancelled
+                member.end(ServerError(CLOSED))
             self._send_waiting(lane, members)
 
     async def _send_together(self, members: Sequence[Member]) -> None:
         """Send calls as one request or, if one of them may be wrong, each alone."""
-        shared = SharedRequest(members)
+        waiting = [member for member in members if not member.waiter.done()]
         try:
-            await self._send(shared.call, shared, shared.timeout)
-        except BertlineError as error:
-            if len(members) > 1 and concerns_one(error) and not self._closed:
-                await asyncio.gather(*(self._send_alone(member) for member in members if not member.waiter.done()))
-            else:
-                for member in members:
-                    member.end(self._connection.own_error(error, member.timeout))
-        else:
-            for member in members:
-                member.end()
-
-    async def _send_alone(self, member: Member) -> None:
-        try:
-            await self._send(member.call, member.replies, max(0.0, member.left_s))
-        except TimedOut as error:
-            member.end(self._connection.own_error(error, member.timeout))
+            if waiting:
+                shared = SharedRequest(waiting)
+                await self._send(shared.call, shared, shared.timeout)
         except Exception as error:
-            member.end(error)
+            await asyncio.gather(*(self._send_together([member]) for member in self._end(waiting, error)))
         else:
-            member.end()
+            self._end(waiting, None)
 
     async def _send(self, call: Call[Any], replies: ReplyCollector[Any] | SharedRequest, timeout: float) -> None:
         """Send the requests of a call, and add their replies in order."""
@@ -157,7 +150,7 @@ class AsyncSender(Sender):
 
     async def _first(
         self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float, *, is_only: bool = False
-    ) -> RequestAndReply:
+    ) -> tuple[Request, Any]:
         """Wait for the first reply. If the queue is full, which this call's own requests may fill, send it alone.
 
         Args:
@@ -165,20 +158,20 @@ class AsyncSender(Sender):
         """
         request, sent, is_checked = in_flight[0]
         try:
-            answered = await self._wait(method, request, timeout, sent, is_checked=is_checked)
+            reply = await self._wait(method, request, timeout, sent, is_checked=is_checked)
         except Overloaded as error:
             if error.is_final or is_only:
                 raise
             for _, other, _ in islice(in_flight, 1, None):
                 await other.code()  # waits until it has ended
             again, is_checked = self._start(method, request, timeout)
-            answered = await self._wait(method, request, timeout, again, is_checked=is_checked)
+            reply = await self._wait(method, request, timeout, again, is_checked=is_checked)
         in_flight.popleft()
-        return answered
+        return request, reply
 
     async def _wait(
         self, method: str, request: Request, timeout: float, sent: Awaitable[Any], *, is_checked: bool
-    ) -> RequestAndReply:
+    ) -> Any:
         """Wait for a reply. Send the request again if it failed only because the server refuses health checks."""
         stubs = self._stubs
         assert stubs is not None  # opened before anything was sent
@@ -196,11 +189,11 @@ class AsyncSender(Sender):
             if reply is None:  # grpc.aio returns None for bytes that it cannot parse
                 raise ServerError("the server sent a reply that cannot be read")
             stubs.was_connected = True
-            return request, reply
+            return reply
         again = self._connection.send(stubs.method(method), request, timeout)
-        answered = await self._wait(method, request, timeout, again, is_checked=False)
+        reply = await self._wait(method, request, timeout, again, is_checked=False)
         stubs.give_up_health()
-        return answered
+        return reply
 
     async def _health(self, timeout: float) -> Health:
         watch = self._open().watch_health(timeout)

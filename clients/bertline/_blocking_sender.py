@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from itertools import chain, islice
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, Self
 
 import grpc
 
-from bertline._coalescing import Member, SharedRequest, concerns_one
+from bertline._coalescing import Member, SharedRequest
 from bertline._connection import CLOSED, Health, Stubs, health_of_error, health_of_reply
-from bertline._convert import Call, ReplyCollector, Request, RequestAndReply
-from bertline._sender import ResultT, Sender
-from bertline._status import may_be_unhealthy
-from bertline.errors import BertlineError, Overloaded, ServerError, TimedOut
-from bertline.results import Usage
+from bertline._convert import Call, ReplyCollector, Request
+from bertline._sender import ParametersT, ResultT, Sender, described_by
+from bertline._status import may_be_unhealthy, timeout_error
+from bertline.errors import Overloaded, ServerError
 
 _MAX_THREADS = 256
 """Maximum number of shared requests in flight, of all lanes."""
+
+
+def blocking(
+    operation: Callable[ParametersT, Call[ResultT]],
+) -> Callable[Concatenate[BlockingSender, ParametersT], ResultT]:
+    """Return the method of a client that sends an operation's call, and returns its result."""
+
+    @described_by(operation)
+    def method(self: BlockingSender, *arguments: ParametersT.args, **options: ParametersT.kwargs) -> ResultT:
+        return self._run(operation(*arguments, **options))
+
+    return method
 
 
 class BlockingSender(Sender):
@@ -55,19 +64,13 @@ class BlockingSender(Sender):
     ) -> None:
         self.close()
 
-    def _run(self, call: Call[ResultT], timeout: float | None, usage: Usage | None = None) -> ResultT:
-        replies, limit, lane = self._begin(call, timeout, usage)
+    def _run(self, call: Call[ResultT]) -> ResultT:
+        replies, limit, lane = self._begin(call)
         if lane is None:
             self._send(call, replies, limit)
         else:
             self._send_with_others(lane, call, replies, limit)
         return replies.result()
-
-    def _send(self, call: Call[Any], replies: ReplyCollector[Any] | SharedRequest, timeout: float) -> None:
-        """Send the requests of a call, and add their replies in order."""
-        with closing(self._replies(call, timeout)) as pairs:
-            for request, reply in pairs:
-                replies.add(request, reply)
 
     def _send_with_others(self, lane: Hashable, call: Call[Any], replies: ReplyCollector[Any], timeout: float) -> None:
         """Send a small call at once or, if enough requests of its lane are in flight, together with others."""
@@ -85,7 +88,7 @@ class BlockingSender(Sender):
             member.waiter.result(timeout)
         except TimeoutError:
             if member.waiter.cancel():
-                raise self._connection.timed_out(timeout) from None
+                raise timeout_error(self._connection.target, timeout) from None
             member.waiter.result()  # it came at this moment
         finally:
             member.waiter.cancel()  # after Ctrl-C; does nothing to a call that has ended
@@ -101,101 +104,78 @@ class BlockingSender(Sender):
     def _send_shared(self, lane: Hashable, members: Sequence[Member]) -> None:
         try:
             self._send_together(members)
-        except Exception as unexpected:
-            for member in members:
-                member.end(copy.copy(unexpected))
         finally:
             self._send_waiting(lane, members)
 
     def _send_together(self, members: Sequence[Member]) -> None:
         """Send calls as one request or, if one of them may be wrong, each alone."""
-        shared = SharedRequest(members)
+        waiting = [member for member in members if not member.waiter.done()]
         try:
-            self._send(shared.call, shared, shared.timeout)
-        except BertlineError as error:
-            for member in members:
-                if len(members) > 1 and concerns_one(error) and not self._closed:
-                    self._threads.submit(self._send_alone, member)
-                else:
-                    member.end(self._connection.own_error(error, member.timeout))
-        else:
-            for member in members:
-                member.end()
-
-    def _send_alone(self, member: Member) -> None:
-        if member.waiter.done():
-            return
-        try:
-            self._send(member.call, member.replies, max(0.0, member.left_s))
-        except TimedOut as error:
-            member.end(self._connection.own_error(error, member.timeout))
+            if waiting:
+                shared = SharedRequest(waiting)
+                self._send(shared.call, shared, shared.timeout)
         except Exception as error:
-            member.end(error)
+            for member in self._end(waiting, error):
+                self._threads.submit(self._send_together, [member])
         else:
-            member.end()
+            self._end(waiting, None)
 
-    def _replies(self, call: Call[Any], timeout: float) -> Generator[RequestAndReply, None, None]:
-        """Send the requests of a call, and yield each with its reply, in order."""
+    def _send(self, call: Call[Any], replies: ReplyCollector[Any] | SharedRequest, timeout: float) -> None:
+        """Send the requests of a call, and add their replies in order."""
         requests = iter(call.requests(self._connection.batch_size))
         first_two = list(islice(requests, 2))
-        if len(first_two) > 1:
-            yield from self._pipelined(call.method, chain(first_two, requests), timeout)
-        for request in first_two[: 2 - len(first_two)]:  # blocking takes half the CPU time of a future
-            yield self._blocking(call.method, request, timeout)
-
-    def _pipelined(
-        self, method: str, requests: Iterable[Request], timeout: float
-    ) -> Generator[RequestAndReply, None, None]:
+        if len(first_two) < 2:
+            for request in first_two:  # blocking takes half the CPU time of a future
+                replies.add(request, self._blocking(call.method, request, timeout))
+            return
         in_flight: deque[tuple[Request, Any, bool]] = deque()
         try:
-            for request in requests:
+            for request in chain(first_two, requests):
                 if len(in_flight) == self._connection.num_in_flight:
-                    yield self._first(method, in_flight, timeout)
-                is_checked = self._stubs.is_checked(method)
-                rpc = self._stubs.method(method, is_checked=is_checked).future
+                    replies.add(*self._first(call.method, in_flight, timeout))
+                is_checked = self._stubs.is_checked(call.method)
+                rpc = self._stubs.method(call.method, is_checked=is_checked).future
                 in_flight.append((request, self._connection.send(rpc, request, timeout), is_checked))
             while in_flight:
-                yield self._first(method, in_flight, timeout)
+                replies.add(*self._first(call.method, in_flight, timeout))
         finally:
-            for _, call, _ in in_flight:
-                call.cancel()
+            for _, sent, _ in in_flight:
+                sent.cancel()
 
-    def _first(self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float) -> RequestAndReply:
+    def _first(self, method: str, in_flight: deque[tuple[Request, Any, bool]], timeout: float) -> tuple[Request, Any]:
         """Wait for the first reply. If the queue is full, which this call's own requests may fill, send it alone."""
-        request, call, is_checked = in_flight[0]
+        request, sent, is_checked = in_flight[0]
         try:
-            answered = self._wait(method, request, timeout, call.result, is_checked=is_checked)
+            reply = self._wait(method, request, timeout, sent.result, is_checked=is_checked)
         except Overloaded as error:
             if error.is_final:
                 raise
             for _, other, _ in islice(in_flight, 1, None):
                 other.exception()  # waits until it has ended
-            answered = self._blocking(method, request, timeout)
+            reply = self._blocking(method, request, timeout)
         in_flight.popleft()
-        return answered
+        return request, reply
 
-    def _blocking(self, method: str, request: Request, timeout: float, *, plain: bool = False) -> RequestAndReply:
+    def _blocking(self, method: str, request: Request, timeout: float, *, plain: bool = False) -> Any:
         is_checked = not plain and self._stubs.is_checked(method)
         rpc = self._stubs.method(method, is_checked=is_checked)
-        reply = partial(self._connection.send, rpc, request, timeout)
-        return self._wait(method, request, timeout, reply, is_checked=is_checked)
+        send = partial(self._connection.send, rpc, request, timeout)
+        return self._wait(method, request, timeout, send, is_checked=is_checked)
 
-    def _wait(
-        self, method: str, request: Request, timeout: float, reply: Callable[[], Any], *, is_checked: bool
-    ) -> RequestAndReply:
+    def _wait(self, method: str, request: Request, timeout: float, wait: Callable[[], Any], *, is_checked: bool) -> Any:
         """Wait for a reply. Send the request again if it failed only because the server refuses health checks."""
         try:
-            answered = request, reply()
+            reply = wait()
         except grpc.RpcError as error:
             health = self._health(timeout) if is_checked and may_be_unhealthy(error) else None
             if health is not Health.REFUSED:
                 raise self._stubs.error(error, request, timeout, health) from error
         else:
             self._stubs.was_connected = True
-            return answered
-        answered = self._blocking(method, request, timeout, plain=True)
+            return reply
+        reply = self._blocking(method, request, timeout, plain=True)
         self._stubs.give_up_health()
-        return answered
+        return reply
 
     def _health(self, timeout: float) -> Health:
         watch = self._stubs.watch_health(timeout)

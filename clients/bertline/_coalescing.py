@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bertline._convert import Call, ReplyCollector, Request, Split
-from bertline.errors import BertlineError, InvalidInput, Overloaded, ServerError
+from bertline.errors import ServerError
 
 MAX_INPUTS, MAX_BYTES = 4, 2048
 """Largest call that is sent together with others. Larger ones gain nothing, and would delay the small ones."""
@@ -52,11 +52,6 @@ class Member:
         """Number of inputs of the call."""
         return len(self.split.items)
 
-    @property
-    def left_s(self) -> float:
-        """Seconds until the deadline."""
-        return self.deadline_s - time.monotonic()
-
     def end(self, error: Exception | None = None) -> None:
         """Wake the caller, with an error if there is one, unless it has left or has its result."""
         with suppress(InvalidStateError):  # its thread leaves at this moment
@@ -87,7 +82,7 @@ class Coalescer:
     def lane(self, call: Call[Any]) -> Hashable | None:
         """Return the key of a call's lane; None for a call that is sent by itself."""
         split = call.requests
-        if not isinstance(split, Split) or not 0 < len(split.items) <= min(MAX_INPUTS, self._max_inputs):
+        if not isinstance(split, Split) or not 0 < len(split.items) <= min(MAX_INPUTS, split.limit(self._max_inputs)):
             return None
         return (call.method, split.options) if split.num_bytes <= MAX_BYTES else None
 
@@ -145,12 +140,12 @@ class SharedRequest:
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = members
         request, first = Split.merged([member.split for member in members]), members[0].call
-        self.call = Call[None](first.method, lambda _: [request], first.read, lambda _: None)
+        self.call = Call[None](first.method, lambda _: [request], first.read)
 
     @property
     def timeout(self) -> float:
         """Seconds that the request may take: until the last deadline of its calls."""
-        return max(member.left_s for member in self.members)
+        return max(0.0, *(member.deadline_s - time.monotonic() for member in self.members))
 
     def add(self, request: Request, reply: Any) -> None:
         """Give each call its part of the reply.
@@ -170,8 +165,3 @@ class SharedRequest:
             about = SimpleNamespace(model=reply.model, timings=getattr(reply, "timings", None), **numbers)
             member.replies.add_part(own, results[part], about)
             start += count
-
-
-def concerns_one(error: BertlineError) -> bool:
-    """Return whether an error of a shared request may be the fault of one of its calls, so that each is tried alone."""
-    return isinstance(error, InvalidInput | ServerError) or (isinstance(error, Overloaded) and error.is_final)

@@ -135,11 +135,7 @@ class Connection:
         token = () if self.token is None else (("authorization", f"Bearer {self.token}"),)
         return token if self.priority == "interactive" else (*token, ("priority", self.priority))
 
-    def timed_out(self, timeout: float) -> BertlineError:
-        """Return the error for a call whose timeout ended before it was sent."""
-        return timeout_error(self.target, timeout)
-
-    def own_error(self, error: BertlineError, timeout: float) -> BertlineError:
+    def own_error(self, error: Exception, timeout: float) -> Exception:
         """Return an error for one of the calls that waited together, as a traceback belongs to one task or thread.
 
         Args:
@@ -252,10 +248,7 @@ class Stubs:
         call = FailedCall(
             target=self._connection.target,
             timeout=timeout,
-            first=request.first,
-            first_document=request.first_document,
-            num_documents=request.num_documents,
-            num_inputs=request.num_inputs,
+            request=request,
             has_credentials=self._connection.credentials is not None,
             was_connected=self.was_connected or health is Health.SERVING,
             is_not_serving=health is Health.NOT_SERVING,

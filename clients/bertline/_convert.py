@@ -34,14 +34,23 @@ class Request:
     num_documents: int = 0
     """Documents of all inputs, of `rerank`."""
 
+    @property
+    def num_parts(self) -> int:
+        """Number of parts that separate requests can hold: documents of `rerank`, or inputs."""
+        return max(self.num_inputs, self.num_documents)
 
-RequestAndReply = tuple[Request, Any]
-"""Request with its reply."""
+
+def join_lists(parts: list[list[ItemT]]) -> list[ItemT]:
+    """Join lists of results."""
+    return list(chain.from_iterable(parts))
 
 
 @dataclass(frozen=True)
 class Call(Generic[ResultT]):
-    """Call of a client method."""
+    """Call of a client method. The functions in `operations` return it; both clients have methods of their signatures.
+
+    `Client` sends it and returns the result; `AsyncClient` returns a coroutine.
+    """
 
     method: str
     """Name of the RPC."""
@@ -49,26 +58,24 @@ class Call(Generic[ResultT]):
     """Returns the requests, given the maximum number of inputs in one."""
     read: Callable[[Any], Any]
     """Reads a reply. For a request with inputs, the result has one item per input."""
-    join: Callable[[list[Any]], ResultT]
+    timeout: float | None = None
+    """Maximum seconds for each request; None for the client's timeout."""
+    usage: Usage | None = None
+    """Receives tokens, truncation and timings, unless the call fails."""
+    join: Callable[[list[Any]], Any] = join_lists
     """Joins the read replies, in the order of the requests, to the result."""
     merge: Callable[[Any, Any, int], Any] | None = None
     """Merges the result for further documents of an input, from a position on, into that for the documents before."""
 
 
 class ReplyCollector(Generic[ResultT]):
-    """Collector of the replies to a call. Checks each one, and that all are of one model version.
+    """Collector of the replies to a call. Checks each one, and that all are of one model version."""
 
-    Args:
-        call: call of the replies.
-        usage: receives tokens, truncation and timings, unless the call fails.
-    """
-
-    def __init__(self, call: Call[ResultT], usage: Usage | None) -> None:
+    def __init__(self, call: Call[ResultT]) -> None:
         self._call = call
         self._parts: list[Any] = []
         self._first_model = ""
-        self._usage = usage
-        self._call_usage = Usage()
+        self._usage = Usage()
         self._num_truncated = 0
 
     def add(self, request: Request, reply: Any) -> None:
@@ -99,8 +106,8 @@ class ReplyCollector(Generic[ResultT]):
         if request.num_inputs:
             self._check_model(reply)
         continues = request.first_document > 0
-        if self._usage is not None:
-            _add_usage(self._call_usage, reply, continues=continues)
+        if self._call.usage is not None:
+            _add_usage(self._usage, reply, continues=continues)
         elif (
             num_truncated := sum(map(bool, getattr(reply, "num_truncated", ())[continues:]))
         ) and not request.message.HasField("truncate"):
@@ -113,11 +120,11 @@ class ReplyCollector(Generic[ResultT]):
 
     def result(self) -> ResultT:
         """Return the result after all replies were added. Warn if texts were truncated without `truncate=True`."""
-        result = self._call.join(self._parts)
-        if self._usage is not None:
-            self._usage.num_tokens += self._call_usage.num_tokens
-            self._usage.num_truncated += self._call_usage.num_truncated
-            self._usage.timings += self._call_usage.timings
+        result: ResultT = self._call.join(self._parts)
+        if (usage := self._call.usage) is not None:
+            usage.num_tokens += self._usage.num_tokens
+            usage.num_truncated += self._usage.num_truncated
+            usage.timings += self._usage.timings
         if self._num_truncated:
             warnings.warn(
                 f"`{self._first_model}` truncated {self._num_truncated} inputs, as in its evaluation; truncate=True "
@@ -200,11 +207,6 @@ def num_bytes(item: Any) -> int:
     if isinstance(item, str):
         return len(item) if item.isascii() else len(item.encode())
     return item.ByteSize()
-
-
-def join_lists(parts: list[list[ItemT]]) -> list[ItemT]:
-    """Join lists of results."""
-    return list(chain.from_iterable(parts))
 
 
 def join_vectors(parts: list[np.ndarray], *, dtype: str) -> np.ndarray:

@@ -1,19 +1,38 @@
-"""Constructor and first step of both clients."""
+"""Constructor and first step of both clients, and how their methods are made of operations."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TypeVar
+import inspect
+from collections.abc import Callable, Hashable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import grpc
 
-from bertline._coalescing import Coalescer
+from bertline._coalescing import Coalescer, Member
 from bertline._connection import Connection, Priority
 from bertline._convert import Call, ReplyCollector
 from bertline._inputs import read_flag, read_timeout
-from bertline.results import Usage
+from bertline.errors import InvalidInput, Overloaded, ServerError
 
+ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+
+
+def described_by(operation: Callable[..., Call[Any]]) -> Callable[[MethodT], MethodT]:
+    """Return a decorator that gives a method the name, the docstring and the signature of an operation."""
+    signature = inspect.signature(operation)
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), *signature.parameters.values()]
+    result = signature.return_annotation.removeprefix("Call[").removesuffix("]")
+
+    def describe(method: MethodT) -> MethodT:
+        described: Any = wraps(operation)(method)
+        described.__annotations__ = operation.__annotations__ | {"return": result}
+        described.__signature__ = signature.replace(parameters=parameters, return_annotation=result)
+        return method
+
+    return describe
 
 
 class Sender:
@@ -54,11 +73,23 @@ class Sender:
         """Prepare what one of the clients needs besides."""
         raise NotImplementedError
 
-    def _begin(
-        self, call: Call[ResultT], timeout: float | None, usage: Usage | None
-    ) -> tuple[ReplyCollector[ResultT], float, Hashable | None]:
+    def _begin(self, call: Call[ResultT]) -> tuple[ReplyCollector[ResultT], float, Hashable | None]:
         """Return the collector of a call's replies, its timeout, and its lane; None if it is sent by itself."""
         if self._closed:
             raise ValueError("the client is closed")
-        limit = self._connection.timeout if timeout is None else read_timeout(timeout)
-        return ReplyCollector(call, usage), limit, self._coalescer.lane(call) if self._coalescer else None
+        limit = self._connection.timeout if call.timeout is None else read_timeout(call.timeout)
+        return ReplyCollector(call), limit, self._coalescer.lane(call) if self._coalescer else None
+
+    def _end(self, members: Sequence[Member], error: Exception | None) -> Sequence[Member]:
+        """End the calls of a shared request; return them instead if each must be tried alone.
+
+        Args:
+            members: calls of the request.
+            error: why the request failed, which may be the fault of one of the calls; None if all have their results.
+        """
+        is_final = isinstance(error, Overloaded) and error.is_final
+        if len(members) > 1 and not self._closed and (is_final or isinstance(error, InvalidInput | ServerError)):
+            return members
+        for member in members:
+            member.end(error and self._connection.own_error(error, member.timeout))
+        return ()

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from bertline._convert import Request
 from bertline._protos import BadRequest, ErrorInfo, Status
 from bertline.errors import (
     BertlineError,
@@ -71,25 +72,13 @@ class FailedCall:
     target: str
     timeout: float
     """Timeout of the request, in seconds."""
-    first: int = 0
-    """Position of the request's first input in the caller's list."""
-    first_document: int = 0
-    """Position of the request's first document in that input."""
-    num_documents: int = 0
-    """Documents in the request."""
-    num_inputs: int = 0
-    """Inputs in the request."""
+    request: Request
     has_credentials: bool = False
     """True if the channel speaks TLS."""
     was_connected: bool = False
     """True if this client got a reply from the target before."""
     is_not_serving: bool = False
     """True if the server's health service reports that it does not serve."""
-
-    @property
-    def num_parts(self) -> int:
-        """Number of parts that separate requests can hold: documents of `rerank`, or inputs."""
-        return max(self.num_inputs, self.num_documents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +101,10 @@ class _Details:
 def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
     """Return the client's error for a gRPC error."""
     code, details = error.code(), _details(error)
-    if _is_too_large(code, details) and call.num_parts == 1:
+    if _is_too_large(code, details) and call.request.num_parts == 1:
         reason = f"too large for the server ({_message(error)}); shorten it"
-        return InvalidInput.of([InvalidItem(call.first, "text", reason)])
-    items = list(_invalid_items(details.violations, call))
+        return InvalidInput.of([InvalidItem(call.request.first, "text", reason)])
+    items = list(_invalid_items(details.violations, call.request))
     if code is grpc.StatusCode.INVALID_ARGUMENT and items:
         return InvalidInput.of(items, details.num_violations)
     if code is grpc.StatusCode.INTERNAL and items:
@@ -193,16 +182,16 @@ def _hint(details: _Details, call: FailedCall) -> str:
     return hint + (f"; gRPC connects through the proxy of `{proxy}`: name the host in `no_proxy`" if proxy else "")
 
 
-def _invalid_items(violations: Sequence[Any], call: FailedCall) -> Iterator[InvalidItem]:
+def _invalid_items(violations: Sequence[Any], request: Request) -> Iterator[InvalidItem]:
     """Yield the violations with positions in the caller's list."""
     for violation in violations:
         if match := _INPUT_FIELD.fullmatch(violation.field):
             index, field = int(match[2]), match[3] or match[1] or "input"
-            if not index and call.first_document:
-                field = _DOCUMENT.sub(lambda found: f"documents[{int(found[1]) + call.first_document}]", field)
-            yield InvalidItem(call.first + index, field, violation.description)
+            if not index and request.first_document:
+                field = _DOCUMENT.sub(lambda found: f"documents[{int(found[1]) + request.first_document}]", field)
+            yield InvalidItem(request.first + index, field, violation.description)
         else:
-            hint = "; lower `batch_size`" if call.num_parts > 1 and violation.field in ALL_INPUTS else ""
+            hint = "; lower `batch_size`" if request.num_parts > 1 and violation.field in ALL_INPUTS else ""
             yield InvalidItem(None, violation.field, violation.description + hint)
 
 

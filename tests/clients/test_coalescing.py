@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 from bertline import AsyncClient, Client, InvalidInput, Overloaded, ServerError, TextsCut, TimedOut, Usage
 from bertline._coalescing import MAX_BYTES, MAX_INPUTS, Coalescer, Member
-from bertline._convert import Call, ReplyCollector
+from bertline._convert import ReplyCollector
 from bertline.errors import BertlineError
-from bertline.operations.classify import classify_call
-from bertline.operations.embed import embed_call
-from bertline.operations.rerank import rerank_call
-from bertline.operations.zero_shot import zero_shot_call
+from bertline.operations.classify import classify
+from bertline.operations.embed import embed
+from bertline.operations.rerank import rerank
+from bertline.operations.zero_shot import zero_shot
 from bertline.testing import FakeModel, FakeServer, vector
 
 KINDS = [Client, AsyncClient]
@@ -369,21 +369,14 @@ def test_ctrl_c_in_a_waiting_call_holds_up_no_other(server: FakeServer) -> None:
         assert np.array_equal(client.embed(["after"]), [vector("after")])
 
 
-def plain_call(texts: list[str]) -> Call[Any]:
-    options: dict[str, Any] = dict.fromkeys(
-        ("pooling", "normalize", "dimensions", "window_stride", "prompt_name", "input_type")
-    )
-    return embed_call(texts, "", "", None, windows=False, format="float32", **options)
-
-
 @given(st.lists(st.integers(0, 3), min_size=60, max_size=60), st.booleans())
 def test_requests_of_a_busy_client_are_equally_large(ends: list[int], come_back_first: bool) -> None:
     """Whichever request ends next, its callers come back in requests of about the same size."""
-    coalescer, call = Coalescer(4, 64), plain_call(["a"])
+    coalescer, call = Coalescer(4, 64), embed(["a"])
     in_flight: list[list[Member]] = []
 
     def come() -> None:
-        member = Member(call, ReplyCollector(call, None), 60.0, Future())
+        member = Member(call, ReplyCollector(call), 60.0, Future())
         if coalescer.enter("lane", member):
             in_flight.append([member])
 
@@ -409,16 +402,16 @@ def test_large_calls_and_rankings_go_alone() -> None:
     """Calls with many inputs or bytes, rankings, and calls without inputs are not sent with others."""
 
     def lane(texts: list[str]) -> object:
-        return Coalescer(4, 64).lane(plain_call(texts))
+        return Coalescer(4, 64).lane(embed(texts))
 
     assert lane(["a"]) == lane(["b", "c"]) is not None
     assert lane(["x" * MAX_BYTES]) is not None
     assert lane([]) is lane(["a"] * (MAX_INPUTS + 1)) is lane(["x" * (MAX_BYTES + 1)]) is None
-    ranking = rerank_call([("q", ["a"])], "", "", None, top_n=None, label="", raw_scores=False)
+    ranking = rerank([("q", ["a"])])
     assert Coalescer(4, 64).lane(ranking) is None
-    assert Coalescer(4, 1).lane(classify_call(["a", "b"], "", "", None, top_k=None)) is None
-    many = zero_shot_call(["a"], map(str, range(600)), "", "", None, template="", multi_label=False, top_k=None)
-    few = zero_shot_call(["a"], ["x"], "", "", None, template="", multi_label=False, top_k=None)
+    assert Coalescer(4, 1).lane(classify(["a", "b"])) is None
+    many, few = zero_shot(["a"], map(str, range(600))), zero_shot(["a"], ["x"])
+    assert Coalescer(4, 64).lane(zero_shot(["a", "b"], map(str, range(600)))) is None  # a request takes 1,024 pairs
     assert Coalescer(4, 64).lane(many) != Coalescer(4, 64).lane(few)
 
 

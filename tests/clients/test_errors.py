@@ -18,6 +18,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from bertline import AsyncClient, Client, errors
+from bertline._convert import Request
 from bertline._status import ERRORS, FailedCall, client_error
 from bertline.testing import FakeServer
 from bertline.testing._faults import Refusal
@@ -203,7 +204,8 @@ def error_of(code: str, *metadata: tuple[str, Any], **call: Any) -> errors.Bertl
     """Return the client's error for a status with trailing metadata, whatever its message."""
     trailing = grpc.aio.Metadata(*metadata)
     error = grpc.aio.AioRpcError(grpc.StatusCode[code], grpc.aio.Metadata(), trailing, details="larger than max")
-    return client_error(error, FailedCall(**{"target": "localhost:1", "timeout": 1.0, "num_inputs": 1} | call))
+    request = Request(None, **{"num_inputs": 1} | call)
+    return client_error(error, FailedCall(target="localhost:1", timeout=1.0, request=request))
 
 
 @pytest.mark.parametrize(

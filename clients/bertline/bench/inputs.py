@@ -94,9 +94,8 @@ def make_calls(
     """
     num_rounds = min(batch_size // math.gcd(len(inputs), batch_size), -(-_MIN_CALLS * batch_size // len(inputs)))
     num_calls = -(-num_rounds * len(inputs) // batch_size)
-    items, call = cycle(inputs), _OPERATIONS[task].call
-    assert call
-    calls = [call(list(islice(items, batch_size)), model, version, truncate) for _ in range(num_calls)]
+    items, options = cycle(inputs), {"model": model, "version": version, "truncate": truncate}
+    calls = [_OPERATIONS[task].call(list(islice(items, batch_size)), **options) for _ in range(num_calls)]
     return Calls(
         calls[0].method, [Split.merged([call.requests]).message.SerializeToString() for call in calls], batch_size
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bertline._convert import Call, Split, join_lists
+from bertline._convert import Call, Split
 from bertline._inputs import as_list, as_tuple, by_path, check_texts, read_count, read_items
 from bertline.operations.base import (
     SPAN,
@@ -18,21 +18,31 @@ from bertline.operations.base import (
     short,
     sum_of_scores,
 )
-from bertline.results import Answer, Span
+from bertline.results import Answer, Span, Usage
 from bertline.v1 import encoder_pb2 as pb
 
 
-def answer_call(
+def answer(
     inputs: Iterable[tuple[str, str | Sequence[str]]],
-    model: str,
-    version: str,
-    truncate: bool | None,
     *,
     top_k: int = 1,
+    model: str = "",
+    version: str = "",
+    truncate: bool | None = None,
+    timeout: float | None = None,
+    usage: Usage | None = None,
 ) -> Call[list[Answer]]:
-    """See `Client.answer`."""
+    """Return the spans of contexts that answer a question.
+
+    Args:
+        inputs: list of (question, context) or (question, contexts). Contexts may have any length.
+        top_k: maximum number of spans per input.
+
+    Returns:
+        One answer per input; `.text` is the best one, empty for "no answer".
+    """
     request = request_of(pb.AnswerRequest, model, version, truncate, top_k=read_count("top_k", top_k))
-    return Call("Answer", Split(_read_inputs(inputs), "inputs", request), read_answers, join_lists)
+    return Call("Answer", Split(_read_inputs(inputs), "inputs", request), read_answers, timeout, usage)
 
 
 def _read_inputs(values: Iterable[tuple[str, str | Sequence[str]]]) -> list[pb.AnswerInput]:
@@ -74,9 +84,8 @@ def _columns(result: Answer) -> dict[str, Any]:
 
 
 OPERATION = Operation(
-    method="answer",
+    call=answer,
     task="spans",
-    call=answer_call,
     needed={"question": STRING, "context": STRINGS},
     input=lambda columns: (columns["question"], columns["context"]),
     of_text=lambda text: ("What is this about?", text),

@@ -32,12 +32,10 @@ class MissingColumn(ValueError):
 class Operation:
     """Operation on rows, as commands, jobs and `bertline bench` use it."""
 
-    method: str
-    """Name of the client's method."""
+    call: Callable[..., Call[Any]]
+    """Function that describes the client's method, see `Call`."""
     task: str
     """Task of the models that can do the operation."""
-    call: Callable[..., Call[Any]] | None = None
-    """Returns a call, given inputs, model, version and `truncate`; None if `bertline bench` never sends it."""
     result: Callable[[Any], dict[str, Any]]
     """Converts a result to the columns of JSONL."""
     types: Mapping[str, Any]
@@ -52,6 +50,11 @@ class Operation:
     """Makes an input of the method from a text, for `bertline bench`."""
     can_do: Callable[[Model, bool], bool] | None = None
     """Returns whether a model, named or not, can do it whatever its task; None if its task must be `task`."""
+
+    @property
+    def method(self) -> str:
+        """Name of the client's method."""
+        return self.call.__name__
 
     def fits(self, model: Model, *, is_named: bool) -> bool:
         """Return whether a model can do the operation; `is_named` is False if the server has to choose it."""

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bertline._convert import Call, Split, join_lists
+from bertline._convert import Call, Split
 from bertline._inputs import as_list, as_tuple, by_path, check_texts, read_items
 from bertline.operations.base import LIST, STRING, Operation, check_finite, request_of, short
-from bertline.results import Choice
+from bertline.results import Choice, Usage
 from bertline.v1 import encoder_pb2 as pb
 
 
-def choose_call(
-    inputs: Iterable[tuple[Any, ...]], model: str, version: str, truncate: bool | None
+def choose(
+    inputs: Iterable[tuple[str, Sequence[str]] | tuple[str, str, Sequence[str]]],
+    *,
+    model: str = "",
+    version: str = "",
+    truncate: bool | None = None,
+    timeout: float | None = None,
+    usage: Usage | None = None,
 ) -> Call[list[Choice]]:
-    """See `Client.choose`."""
+    """Return which of several choices fits best.
+
+    Args:
+        inputs: list of (question, choices) or (context, question, choices). Question and context may be empty.
+
+    Returns:
+        One result per input; `.choice` is the index of the most likely choice.
+    """
     request = request_of(pb.ChooseRequest, model, version, truncate)
-    return Call("Choose", Split(_read_inputs(inputs), "inputs", request), read_choices, join_lists)
+    return Call("Choose", Split(_read_inputs(inputs), "inputs", request), read_choices, timeout, usage)
 
 
 def _read_inputs(values: Iterable[tuple[Any, ...]]) -> list[pb.ChooseInput]:
@@ -42,9 +55,8 @@ def _columns(result: Choice) -> dict[str, Any]:
 
 
 OPERATION = Operation(
-    method="choose",
+    call=choose,
     task="multiple-choice",
-    call=choose_call,
     needed={"question": STRING, "choices": LIST},
     optional={"context": STRING},
     input=lambda columns: (columns.get("context", ""), columns["question"], columns["choices"]),

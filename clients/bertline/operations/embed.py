@@ -22,17 +22,15 @@ from bertline.operations.base import (
     reply_error,
     request_of,
 )
+from bertline.results import Usage
 from bertline.v1 import encoder_pb2 as pb
 
 VectorFormat = Literal["float32", "float16", "int8", "binary"]
 Pooling = Literal["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
-def embed_call(
+def embed(
     texts: Iterable[str],
-    model: str,
-    version: str,
-    truncate: bool | None,
     *,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
@@ -42,8 +40,31 @@ def embed_call(
     prompt_name: str | None = None,
     input_type: InputType | None = None,
     format: VectorFormat = "float32",
+    model: str = "",
+    version: str = "",
+    truncate: bool | None = None,
+    timeout: float | None = None,
+    usage: Usage | None = None,
 ) -> Call[np.ndarray]:
-    """See `Client.embed`."""
+    """Return one vector per text.
+
+    Args:
+        texts: list of texts. A single string raises TypeError.
+        pooling: `cls`, `mean` or another name of `Pooling`: raise InvalidInput if the model uses another one.
+        normalize: divide each vector by its Euclidean norm; None for the model's own setting.
+        dimensions: keep only the first numbers of each vector, for models trained for this (Matryoshka).
+        windows: split texts that are too long into windows, each with the prompt, and average their vectors
+            weighted by tokens.
+        window_stride: tokens from the start of one window to the start of the next; None for no overlap.
+        prompt_name: name of the model's prompt to put before each text, see `settings` of `Model.manifest`;
+            None for the model's default prompt, if it has one; empty for none.
+        input_type: `query` or `document`: put the model's prompt for them before each text, if it has one.
+        format: `float32`; `float16`; `int8`, each number divided by the scale of its dimension, see
+            `Model.int8_scales`; or `binary`, the signs packed into bits as by numpy.packbits.
+
+    Returns:
+        [texts, dim] in the format; binary: [texts, bytes for dim bits] uint8. [0, 0] for no texts.
+    """
     if pooling is not None:
         check_choice("pooling", pooling, Pooling)
     request = request_of(
@@ -60,7 +81,8 @@ def embed_call(
         format=format_field(format, VectorFormat),
     )
     read = partial(read_vectors, normalized=bool(normalize), format=format)
-    return Call("Embed", Split(read_texts(texts), "texts", request), read, partial(join_vectors, dtype=DTYPES[format]))
+    join = partial(join_vectors, dtype=DTYPES[format])
+    return Call("Embed", Split(read_texts(texts), "texts", request), read, timeout, usage, join)
 
 
 def read_vectors(reply: pb.EmbedReply, *, normalized: bool, format: VectorFormat) -> np.ndarray:
@@ -92,9 +114,8 @@ def read_vectors(reply: pb.EmbedReply, *, normalized: bool, format: VectorFormat
 VECTOR = "vector"
 
 OPERATION = Operation(
-    method="embed",
+    call=embed,
     task="embedding",
-    call=embed_call,
     result=lambda vector: {VECTOR: numbers(vector)},
     types={VECTOR: [float]},  # in Parquet, the job decides
 )

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from bertline._convert import Call, Split, join_lists
+from bertline._convert import Call, Split
 from bertline._inputs import read_flag, read_texts
 from bertline.errors import ServerError
 from bertline.operations.base import (
@@ -21,24 +21,39 @@ from bertline.operations.base import (
     reply_error,
     request_of,
 )
-from bertline.results import TokenVectors
+from bertline.results import TokenVectors, Usage
 from bertline.v1 import encoder_pb2 as pb
 
 TokenFormat = Literal["float32", "float16"]
 
 
-def embed_tokens_call(
+def embed_tokens(
     texts: Iterable[str],
-    model: str,
-    version: str,
-    truncate: bool | None,
     *,
     input_type: InputType | None = None,
     prompt_name: str | None = None,
     format: TokenFormat = "float32",
     return_offsets: bool = False,
+    model: str = "",
+    version: str = "",
+    truncate: bool | None = None,
+    timeout: float | None = None,
+    usage: Usage | None = None,
 ) -> Call[list[TokenVectors]]:
-    """See `Client.embed_tokens`."""
+    """Return a vector for each token of each text (ColBERT).
+
+    Args:
+        texts: list of texts. A single string raises TypeError.
+        input_type: `query` for queries; otherwise texts are documents, whose punctuation has no vectors if the
+            model was trained so. Also puts the model's prompt for them before each text, if it has one.
+        prompt_name: name of the model's prompt to put before each text instead; None for the one of `input_type`,
+            without it for the model's default prompt; empty for none.
+        format: `float32` or `float16`.
+        return_offsets: also return the place of each token in its text.
+
+    Returns:
+        The vectors of each text. Their number differs.
+    """
     request = request_of(
         pb.EmbedTokensRequest,
         model,
@@ -49,7 +64,7 @@ def embed_tokens_call(
         return_offsets=read_flag("return_offsets", return_offsets),
     )
     read = partial(read_token_vectors, format=format, has_offsets=bool(return_offsets))
-    return Call("EmbedTokens", Split(read_texts(texts), "texts", request), read, join_lists)
+    return Call("EmbedTokens", Split(read_texts(texts), "texts", request), read, timeout, usage)
 
 
 def read_token_vectors(reply: pb.EmbedTokensReply, *, format: TokenFormat, has_offsets: bool) -> list[TokenVectors]:
@@ -74,9 +89,8 @@ def read_token_vectors(reply: pb.EmbedTokensReply, *, format: TokenFormat, has_o
 
 
 OPERATION = Operation(
-    method="embed_tokens",
+    call=embed_tokens,
     task="token-embedding",
-    call=embed_tokens_call,
     result=lambda result: {"vectors": [numbers(vector) for vector in result.vectors]},
     types={"vectors": [[float]]},
 )

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bertline._convert import Call, Split, join_lists
+from bertline._convert import Call, Split
 from bertline._inputs import read_count, read_items, read_option, read_texts
 from bertline.operations.base import Operation, check_finite, request_of, scored, sum_of_scores
-from bertline.results import MaskFill, TokenScore
+from bertline.results import MaskFill, TokenScore, Usage
 from bertline.v1 import encoder_pb2 as pb
 
 MASKS = ("[MASK]", "<mask>")
 """Usual mask tokens."""
 
 
-def fill_mask_call(
+def fill_mask(
     texts: Iterable[str],
-    model: str,
-    version: str,
-    truncate: bool | None,
     *,
     top_k: int = 5,
     targets: Iterable[str] = (),
+    model: str = "",
+    version: str = "",
+    truncate: bool | None = None,
+    timeout: float | None = None,
+    usage: Usage | None = None,
 ) -> Call[list[tuple[MaskFill, ...]]]:
-    """See `Client.fill_mask`."""
+    """Return the most likely tokens at each mask.
+
+    Args:
+        texts: list of texts, each with at least one mask token of the model: [MASK], or <mask> in RoBERTa and
+            similar models. InvalidInput for a text without one names the token.
+        top_k: maximum number of tokens per mask.
+        targets: tokens of the vocabulary to score in any case.
+
+    Returns:
+        For each text, one MaskFill per mask, in the order of the text.
+    """
     request = request_of(
         pb.FillMaskRequest,
         model,
@@ -32,7 +44,7 @@ def fill_mask_call(
         top_k=read_count("top_k", top_k),
         targets=[read_option("targets", target) for target in read_items(targets, "targets")],
     )
-    return Call("FillMask", Split(read_texts(texts), "texts", request), read_fills, join_lists)
+    return Call("FillMask", Split(read_texts(texts), "texts", request), read_fills, timeout, usage)
 
 
 def read_fills(reply: pb.FillMaskReply) -> list[tuple[MaskFill, ...]]:
@@ -59,9 +71,8 @@ def with_mask(text: str) -> str:
 
 
 OPERATION = Operation(
-    method="fill_mask",
+    call=fill_mask,
     task="masked-lm",
-    call=fill_mask_call,
     of_text=with_mask,
     result=lambda result: {"masks": [scored(mask.tokens) for mask in result]},
     types={"masks": [[{"token": str, "score": float}]]},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertline._convert import Call, Request, join_lists, only
+from bertline._convert import Call, Request, only
 from bertline._inputs import read_model
 from bertline._protos import SERVING, HealthRequest
 from bertline.results import Model
@@ -18,23 +18,29 @@ _STATES = {
 }
 
 
-def models_call() -> Call[list[Model]]:
-    """See `Client.models`."""
+def models(*, timeout: float | None = None) -> Call[list[Model]]:
+    """Return all versions on the server, including those that failed to load: see their `state` and `error`."""
     return Call(
         "ListModels",
         lambda batch_size: [Request(pb.ListModelsRequest())],
         lambda reply: [read_model_info(info) for info in reply.models],
-        join_lists,
+        timeout,
     )
 
 
-def model_call(model: str, version: str) -> Call[Model]:
-    """See `Client.model`."""
-    request = pb.GetModelRequest(model=read_model(model, version))
-    return Call("GetModel", lambda batch_size: [Request(request)], read_model_info, only)
+def model(name: str = "", version: str = "", *, timeout: float | None = None) -> Call[Model]:
+    """Return one loaded model.
+
+    Args:
+        name: name of the model; empty for the only loaded model.
+        version: model version; empty for the highest loaded version.
+        timeout: maximum seconds for the request; None for the client's timeout.
+    """
+    request = pb.GetModelRequest(model=read_model(name, version))
+    return Call("GetModel", lambda batch_size: [Request(request)], read_model_info, timeout, join=only)
 
 
-def health_call(model: str, version: str) -> Call[bool]:
+def health(model: str, version: str, timeout: float | None) -> Call[bool]:
     """See `Client.health`."""
     ref = read_model(model, version)
     if ref.version and not ref.name:
@@ -44,7 +50,8 @@ def health_call(model: str, version: str) -> Call[bool]:
         "Check",
         lambda batch_size: [Request(HealthRequest(service=service))],
         lambda reply: reply.status == SERVING,
-        only,
+        timeout,
+        join=only,
     )
 
 

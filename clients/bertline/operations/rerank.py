@@ -9,25 +9,41 @@ from operator import itemgetter
 from typing import Any
 
 from bertline._batches import batches
-from bertline._convert import MAX_REQUEST_BYTES, Call, Request, join_lists, num_bytes
+from bertline._convert import MAX_REQUEST_BYTES, Call, Request, num_bytes
 from bertline._inputs import as_list, as_tuple, by_path, check_texts, read_count, read_flag, read_items, read_option
 from bertline._models import can_rerank
 from bertline.operations.base import LIST, STRING, Operation, check_finite, request_of, scored, sum_of_scores
-from bertline.results import RankedDocument, Ranking
+from bertline.results import RankedDocument, Ranking, Usage
 from bertline.v1 import encoder_pb2 as pb
 
 
-def rerank_call(
+def rerank(
     inputs: Iterable[tuple[str, Sequence[str]]],
-    model: str,
-    version: str,
-    truncate: bool | None,
     *,
     top_n: int | None = None,
     label: str = "",
     raw_scores: bool = False,
+    model: str = "",
+    version: str = "",
+    truncate: bool | None = None,
+    timeout: float | None = None,
+    usage: Usage | None = None,
 ) -> Call[list[Ranking]]:
-    """See `Client.rerank`."""
+    """Return the documents of each query in the order in which they fit it.
+
+    Args:
+        inputs: list of (query, documents). Documents may have any length. `batch_size` is the maximum number of
+            documents in one request.
+        top_n: maximum number of documents per query; None for all.
+        label: label of a classification model that means that a document fits; may be empty for the labels 0 and 1,
+            and LABEL_0 and LABEL_1.
+        raw_scores: return scores before the model's activation function.
+        model: name of the model; empty for the only loaded one for regression, for vectors of tokens, or for
+            answers if it was trained on unanswerable questions.
+
+    Returns:
+        One ranking per query; `.documents` has position and score of each document, best first.
+    """
     count = read_count("top_n", top_n)
     request = request_of(
         pb.RerankRequest,
@@ -39,7 +55,7 @@ def rerank_call(
         raw_scores=read_flag("raw_scores", raw_scores),
     )
     requests = _split(_read_inputs(inputs), request)
-    return Call("Rerank", requests, read_rankings, join_lists, partial(merge_rankings, top_n=count))
+    return Call("Rerank", requests, read_rankings, timeout, usage, merge=partial(merge_rankings, top_n=count))
 
 
 def _read_inputs(values: Iterable[tuple[str, Sequence[str]]]) -> list[pb.RerankInput]:
@@ -105,7 +121,7 @@ def merge_rankings(before: Ranking, further: Ranking, first: int, *, top_n: int)
 
 
 OPERATION = Operation(
-    method="rerank",
+    call=rerank,
     task="rerank",
     needed={"query": STRING, "documents": LIST},
     input=lambda columns: (columns["query"], columns["documents"]),

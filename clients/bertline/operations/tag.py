@@ -5,25 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bertline._convert import Call, Split, join_lists
+from bertline._convert import Call, Split
 from bertline._inputs import by_path, check_texts, read_flag, read_items
 from bertline.operations.base import SPAN, STRINGS, Operation, check_finite, request_of, scored, sum_of_scores
-from bertline.results import Entity, TaggedWord, Tagging
+from bertline.results import Entity, TaggedWord, Tagging, Usage
 from bertline.v1 import encoder_pb2 as pb
 
 
-def tag_call(
+def tag(
     inputs: Iterable[str | Sequence[str]],
-    model: str,
-    version: str,
-    truncate: bool | None,
     *,
     return_words: bool = False,
+    model: str = "",
+    version: str = "",
+    truncate: bool | None = None,
+    timeout: float | None = None,
+    usage: Usage | None = None,
 ) -> Call[list[Tagging]]:
-    """See `Client.tag`."""
+    """Return the entities in texts: people, places, or other types that the model was trained on.
+
+    Args:
+        inputs: list of texts of any length, lists of words, or both.
+        return_words: also return every word with its tag.
+
+    Returns:
+        One tagging per input.
+    """
     words = read_flag("return_words", return_words)
     request = request_of(pb.TagRequest, model, version, truncate, return_words=words)
-    return Call("Tag", Split(_read_inputs(inputs), "inputs", request), read_taggings, join_lists)
+    return Call("Tag", Split(_read_inputs(inputs), "inputs", request), read_taggings, timeout, usage)
 
 
 def _read_inputs(values: Iterable[str | Sequence[str]]) -> list[pb.TagInput]:
@@ -50,9 +60,8 @@ def _columns(result: Tagging) -> dict[str, Any]:
 
 
 OPERATION = Operation(
-    method="tag",
+    call=tag,
     task="tagging",
-    call=tag_call,
     needed={"text": STRINGS},
     result=_columns,
     types={

@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from bertline._convert import Call, Split, join_lists
+from bertline._convert import Call, Split
 from bertline._inputs import read_model, read_texts_or_pairs
 from bertline.results import Tokenized
 from bertline.v1 import encoder_pb2 as pb
 
 
-def tokenize_call(inputs: Iterable[str | tuple[str, str]], model: str, version: str) -> Call[list[Tokenized]]:
-    """See `Client.tokenize`."""
+def tokenize(
+    inputs: Iterable[str | tuple[str, str]],
+    *,
+    model: str = "",
+    version: str = "",
+    timeout: float | None = None,
+) -> Call[list[Tokenized]]:
+    """Return the tokens of texts or pairs of texts of any length, by the model's tokenizer.
+
+    Args:
+        inputs: list of texts, pairs of texts, or both.
+        model: name of the model; empty for the only loaded model.
+        version: model version; empty for the highest loaded version.
+        timeout: maximum seconds for each request; None for the client's timeout.
+
+    Returns:
+        One result per input. `Model.max_seq_length` is the number of tokens that the model reads.
+    """
     request = partial(pb.TokenizeRequest, model=read_model(model, version))
-    return Call("Tokenize", Split(read_texts_or_pairs(inputs), "inputs", request), read_tokenized, join_lists)
+    return Call("Tokenize", Split(read_texts_or_pairs(inputs), "inputs", request), read_tokenized, timeout)
 
 
 def read_tokenized(reply: pb.TokenizeReply) -> list[Tokenized]:
