@@ -6,9 +6,11 @@ import asyncio
 import io
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +94,23 @@ def run(target: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
         return Result(exit.value.code or 0, *capfd.readouterr())  # type: ignore[arg-type]
 
     return run
+
+
+def run_example(name: str, *arguments: object, **variables: str) -> Result:
+    """Run clients/examples/<name>.py in this process, with some environment variables."""
+    folder = Path(__file__).parents[2] / "clients" / "examples"
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.syspath_prepend(str(folder))
+        patch.setattr(sys, "argv", [name, *map(str, arguments)])
+        for variable, value in variables.items():
+            patch.setenv(variable, value)
+        try:
+            runpy.run_path(str(folder / f"{name}.py"), run_name="__main__")
+        except SystemExit as end:
+            code = 1
+            print(end.code, file=err)
+    return Result(code, out.getvalue(), err.getvalue())
 
 
 def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

@@ -19,15 +19,6 @@ from bertline.v1 import encoder_pb2 as pb
 from tests.clients.command import Result, Run, command, fails, label_as, numbers, received
 
 
-def test_the_process_answers(target: str, server: FakeServer) -> None:
-    """The command prints a row of JSON and exits with 0."""
-    label_as(server, {"negative": 1.0})
-    result = command("classify", "some text", "--target", target)
-
-    assert (result.returncode, result.stderr) == (0, b"")
-    assert json.loads(result.stdout)["label"] == "negative"
-
-
 def test_the_process_fails_in_one_line(dead_target: str) -> None:
     """The command prints one line with the address to stderr and exits with 1."""
     result = command("embed", "some text", "--target", dead_target)
@@ -67,13 +58,6 @@ def test_an_interruption_is_quiet(target: str, server: FakeServer, tmp_path: Pat
 
     assert (process.returncode, output) == (130, (b"", b""))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_texts_of_the_command_line(run: Run) -> None:
-    """Each argument is a text with its own row."""
-    result = run("embed", "one", "two")
-
-    assert [row["vector"] for row in result.rows] == [numbers("one"), numbers("two")]
 
 
 def test_scores_are_written_short(run: Run, server: FakeServer) -> None:
@@ -129,10 +113,6 @@ def test_standard_input_of_either_format(run: Run) -> None:
     assert run("embed", "-i", "-", stdin=b"one\n").rows == [row]
     assert run("embed", "-i", "-", "--format", "jsonl", stdin=b'{"text": "one"}').rows == [row]
     assert run("answer", "-i", "-", stdin=questions).rows[0]["answer"] == "here"
-
-
-def test_no_lines_give_no_rows(run: Run) -> None:
-    """An empty input gives no rows and no error."""
     assert run("embed", "-i", "-") == Result(0, "", "")
 
 
@@ -261,6 +241,8 @@ def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
         ((), "Missing command"),
         (("embed",), "give either texts or --input FILE"),
         (("answer", "question"), "a question needs a context"),
+        (("rerank", "query"), "a query needs documents: bertline rerank QUERY DOCUMENT DOCUMENT"),
+        (("zero-shot", "text"), "name the labels: bertline zero-shot --label sports --label politics TEXT"),
         (("embed", "text", "-t", "http://localhost:1"), "without `http://`"),
         (("embed", "-i", "a.csv", "b.csv"), "put a pattern in quotes"),
         (("embed", "text", "--pooling", "median"), "'--pooling': 'median' is not one of"),

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from fractions import Fraction
 from typing import Any
 
 import grpc
@@ -187,16 +186,16 @@ def test_shared_timeouts_name_the_timeout_of_each_call(server: FakeServer, toget
     check_timeouts(found, [10, 20], "the queue is long")
 
 
-@pytest.mark.parametrize("timeout", [0.29, 0.3, 0.31])
-def test_a_hanging_server_times_each_call_out(server: FakeServer, together: Run, timeout: float) -> None:
+def test_a_hanging_server_times_each_call_out(server: FakeServer, together: Run) -> None:
     """The error names the timeout of the call, whether it ends before, at or after the moment of its request."""
-    server.delay(0.3, times=1)
+    server.delay(0.2, times=1)
     server.delay(20)
-    works = [*embeds("first"), *embeds("a", "b", timeout=timeout)]
+    timeouts = [0.19, 0.2, 0.21]
+    works = [*embeds("first"), *(embeds("a", timeout=timeout)[0] for timeout in timeouts)]
 
     _, *found = together(server.target, works, num_in_flight=1)
 
-    check_timeouts(found, [timeout, timeout], "Deadline Exceeded")
+    check_timeouts(found, timeouts, "Deadline Exceeded")
 
 
 def check_timeouts(errors: Sequence[Any], timeouts: Sequence[float], details: str) -> None:
@@ -206,17 +205,6 @@ def check_timeouts(errors: Sequence[Any], timeouts: Sequence[float], details: st
         assert isinstance(error, TimedOut)
         assert f"within {timeout} s ({details}); raise the timeout" in str(error)
         assert error.__cause__ is None or isinstance(error.__cause__, grpc.RpcError)
-
-
-def test_any_real_number_is_a_timeout(server: FakeServer, together: Run) -> None:
-    """A call with a timeout of another type than float may wait for others."""
-    server.delay(0.2)
-    works = [*embeds("first"), *embeds("patient", timeout=Fraction(10)), *embeds("hasty", timeout=Fraction(0.25))]
-
-    first, patient, hasty = together(server.target, works, num_in_flight=1, timeout=Fraction(20))
-
-    assert np.array_equal(np.concatenate([first, patient]), [vector("first"), vector("patient")])
-    check_timeouts([hasty], [0.25], "Deadline Exceeded")
 
 
 def test_calls_whose_caller_has_left_are_not_sent_alone(server: FakeServer, together: Run) -> None:
@@ -369,6 +357,7 @@ def test_ctrl_c_in_a_waiting_call_holds_up_no_other(server: FakeServer) -> None:
         assert np.array_equal(client.embed(["after"]), [vector("after")])
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 3), min_size=60, max_size=60), st.booleans())
 def test_requests_of_a_busy_client_are_equally_large(ends: list[int], come_back_first: bool) -> None:
     """Whichever request ends next, its callers come back in requests of about the same size."""

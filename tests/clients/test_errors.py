@@ -159,24 +159,6 @@ def test_too_much_in_one_request(client: Client, server: FakeServer, texts: list
     assert str(caught.value) == f"texts: 9000 came, a request takes 8192{hint}"
 
 
-def test_the_first_failing_request_is_reported(client: Client, server: FakeServer) -> None:
-    """The error is that of the first failing request in the list."""
-    server.refuse("refuse")
-    with pytest.raises(errors.InvalidInput) as caught:
-        client.embed(["text", "refuse", *["text"] * 10, "refuse"])
-
-    assert [item.index for item in caught.value.items] == [1]
-
-
-def test_lone_surrogates_are_refused_before_anything_is_sent(client: Client, server: FakeServer) -> None:
-    """The error names an input with a lone surrogate before anything is sent."""
-    with pytest.raises(errors.InvalidInput, match=r"input 2, context: .*surrogate") as caught:
-        client.answer([("a", "b"), ("a", "b"), ("a", "\ud800")])
-
-    assert caught.value.items[0].index == 2
-    assert server.requests == []
-
-
 def test_a_text_that_is_too_large_for_the_server_is_named(client: Client) -> None:
     """A text above the server's message limit is an InvalidInput error, not Overloaded."""
     with pytest.raises(errors.InvalidInput, match="too large for the server") as caught:
@@ -262,12 +244,6 @@ def test_every_error_has_a_status_and_a_place_in_the_tree() -> None:
 
     assert kinds == {kind for kind, _ in ERRORS.values()} | {errors.ServerError}
     assert all(f"─ {kind.__name__} " in (errors.__doc__ or "") for kind in kinds)
-
-
-def test_an_unknown_model_is_named(client: Client) -> None:
-    """The error names the unknown model and lists the loaded ones."""
-    with pytest.raises(errors.ModelNotFound, match=r"model `other` does not exist \(loaded: fake/1\)"):
-        client.embed(["text"], model="other")
 
 
 def test_replies_of_two_models_are_not_mixed(client: Client, server: FakeServer) -> None:

@@ -13,6 +13,7 @@ from bertline import AsyncClient, Client
 from bertline import _connection as connection
 from bertline.errors import ConnectionFailed, ServerError, Unauthenticated
 from bertline.testing import FakeServer
+from tests.clients.command import Embed, both_clients
 from tests.serving.conftest import serve
 from tests.serving.models import write_model
 
@@ -24,13 +25,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = tmp_path_factory.mktemp("models")
     write_model(models, "embedder")
     return models
-
-
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("access") / "tokens"
-    path.write_text(TOKEN)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -70,40 +64,33 @@ def test_health_without_a_server(dead_target: str) -> None:
         client.health()
 
 
-@pytest.mark.parametrize("open_health", [False, True])
-@pytest.mark.parametrize(("token", "check_health"), [(TOKEN, None), (TOKEN, True)])
-def test_servers_that_require_a_token(
-    models: Path, tokens: Path, open_health: bool, token: str, check_health: bool | None
-) -> None:
+@pytest.fixture(scope="module", params=[False, True], ids=["token for health", "open health"])
+def guarded(models: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return the target of a server that requires a token."""
+    tokens = tmp_path_factory.mktemp("access") / "tokens"
+    tokens.write_text(TOKEN)
+    with serve(models, tokens_file=tokens, open_health=request.param) as running:
+        yield running.target
+
+
+@pytest.mark.parametrize("check_health", [None, True])
+def test_servers_that_require_a_token(guarded: str, check_health: bool | None) -> None:
     """Every call with the token succeeds, whether health needs the token or not."""
-    with (
-        serve(models, tokens_file=tokens, open_health=open_health) as running,
-        Client(running.target, token=token, check_health=check_health, batch_size=2) as client,
-    ):
+    with Client(guarded, token=TOKEN, check_health=check_health, batch_size=2) as client:
         for count in (1, 9):
             assert client.embed(["cat"] * count).shape == (count, 8)
         assert client.health()
 
 
-@pytest.mark.parametrize("open_health", [False, True])
-def test_a_missing_token_is_reported(models: Path, tokens: Path, open_health: bool) -> None:
+@both_clients
+def test_a_missing_token_is_reported(guarded: str, embed: Embed) -> None:
     """A call without the token fails soon with an error that states this, whether health needs the token or not."""
-    with serve(models, tokens_file=tokens, open_health=open_health) as running:
-
-        async def ask() -> None:
-            async with AsyncClient(running.target) as client:
-                await client.embed(["cat"] * 100)
-
-        start = time.monotonic()
+    start = time.monotonic()
+    for count in (1, 100):
         with pytest.raises(Unauthenticated, match="the call has no token"):
-            asyncio.run(ask())
-        with Client(running.target) as client:
-            with pytest.raises(Unauthenticated, match="the call has no token"):
-                client.embed(["cat"] * 100)
-            with pytest.raises(Unauthenticated, match="the call has no token"):
-                client.embed(["cat"])
+            embed(guarded, ["cat"] * count)
 
-        assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 5
 
 
 def refuse_health(server: FakeServer) -> None:

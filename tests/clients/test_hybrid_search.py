@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,17 @@ import pytest
 
 from bertline import Client
 from bertline.testing import FakeServer
+from tests.clients.command import Result, run_example
 
-EXAMPLE = Path(__file__).parents[2] / "clients/examples/hybrid_search.py"
 LINES = ["Owls sleep in hollow trees.", "The river is wide.", "Owls hunt at night.", "Cats sleep all day."]
 
 
 @pytest.fixture
-def example(server: FakeServer, tmp_path: Path) -> Any:
+def example(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that runs the example in a folder with `notes.txt`."""
     (tmp_path / "notes.txt").write_text("\n\n".join([*LINES, f" {LINES[1]} "]) + "\n", encoding="utf-8")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(EXAMPLE), *arguments],
-            cwd=tmp_path,
-            env={"BERTLINE_TARGET": server.target, "PATH": ""},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    return run
+    monkeypatch.chdir(tmp_path)
+    return partial(run_example, "hybrid_search", BERTLINE_TARGET=server.target)
 
 
 def test_two_steps(example: Any, server: FakeServer, tmp_path: Path) -> None:
@@ -49,11 +37,11 @@ def test_two_steps(example: Any, server: FakeServer, tmp_path: Path) -> None:
     asked = example("query", "notes.db", "Where do owls sleep?", "--top-k", "3")
     counted = example("evaluate", "notes.db", "questions.jsonl")
 
-    assert (made.stdout, made.stderr) == ("4 texts\n", "")
-    assert sorted(line[7:] for line in asked.stdout.splitlines()) == sorted(found)
-    scores = {line[7:]: line[:5] for line in asked.stdout.splitlines()}
+    assert made == Result(0, "4 texts\n", "")
+    assert sorted(line[7:] for line in asked.out.splitlines()) == sorted(found)
+    scores = {line[7:]: line[:5] for line in asked.out.splitlines()}
     assert scores == {found[item.document]: f"{item.score:.3f}" for item in ranking.documents}
-    table = dict(re.findall(r"(\w+) +([\d.]+) +[\d.]+\n", counted.stdout))
+    table = dict(re.findall(r"(\w+) +([\d.]+) +[\d.]+\n", counted.out))
     assert table == {"BM25": "50.0", "rerank": "50.0", "both": "50.0"}
 
 
@@ -69,9 +57,9 @@ def test_mistakes(example: Any, arguments: tuple[str, ...], message: str) -> Non
     """A mistake is one line."""
     result = example(*arguments)
 
-    assert result.returncode == 1
-    assert result.stderr.startswith(f"hybrid_search: {message}")
-    assert result.stderr.count("\n") == 1
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"hybrid_search: {message}")
+    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -85,4 +73,4 @@ def test_bad_questions(example: Any, tmp_path: Path, row: str) -> None:
     result = example("evaluate", "notes.db", "questions.jsonl")
 
     line = "`questions.jsonl`, line 1: expected an object with the texts `query` and `text`"
-    assert (result.returncode, result.stderr) == (1, f"hybrid_search: {line}\n")
+    assert result == Result(1, "", f"hybrid_search: {line}\n")

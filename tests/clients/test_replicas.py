@@ -220,39 +220,42 @@ def test_a_full_queue_is_retried(models, monkeypatch: pytest.MonkeyPatch) -> Non
     assert time.monotonic() - start > 1.2
 
 
-def test_a_request_too_large_for_the_server_is_sent_once(models) -> None:
+@pytest.fixture(scope="module")
+def narrow(models):
+    """Server that takes requests of 1,000 bytes."""
+    with serve(models, max_request_bytes=1000) as running:
+        yield running
+
+
+def test_a_request_too_large_for_the_server_is_sent_once(narrow) -> None:
     """The client sends a request once that is too large for a real server."""
-    with serve(models, max_request_bytes=1000) as running, Client(running.target) as client:
+    with Client(narrow.target) as client:
         with pytest.raises(Overloaded, match="too large"):
             client.embed(["a text of some length"] * 60)
 
-        running.wait_for("grpc_server_handled_total", 1, grpc_code="ResourceExhausted")
-        assert refusals(running) == 1
+        narrow.wait_for("grpc_server_handled_total", 1, grpc_code="ResourceExhausted")
+        assert refusals(narrow) == 1
 
 
-def test_a_request_too_large_for_grpc_is_final(models) -> None:
+def test_a_request_too_large_for_grpc_is_final(narrow) -> None:
     """A request that gRPC refuses as too large raises a final Overloaded."""
-    with (
-        serve(models, max_request_bytes=1000) as running,
-        Client(running.target, batch_size=200) as client,
-        pytest.raises(Overloaded, match=r"Received message larger than max .*; lower `batch_size`") as caught,
-    ):
+    message = r"Received message larger than max .*; lower `batch_size`"
+    with Client(narrow.target, batch_size=200) as client, pytest.raises(Overloaded, match=message) as caught:
         client.embed(["a text of some length"] * 200)
 
     assert caught.value.is_final
     assert "try again" not in str(caught.value)
 
 
-def test_a_job_splits_requests_that_are_too_large(models, run: Run, tmp_path: Path) -> None:
+def test_a_job_splits_requests_that_are_too_large(narrow, run: Run, tmp_path: Path) -> None:
     """A job splits requests that gRPC or the server refuses as too large; only a row that is too large alone is
     rejected."""
-    rows = [f"the {'cat ' * 15}{number}" for number in range(40)]
-    rows[17] = "cat " * 600
+    rows = [f"the {'cat ' * 15}{number}" for number in range(32)]
+    rows[20] = "cat " * 600
     (tmp_path / "in.txt").write_text("\n".join(rows))
-    with serve(models, max_request_bytes=1000) as running:
-        arguments = ("-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.npy", "--patience", "0.1", "-t", running.target)
-        result = run("embed", *arguments)
+    arguments = ("-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.npy", "--patience", "0.1", "-t", narrow.target)
+    result = run("embed", *arguments)
 
     assert (result.code, "waiting" in result.err) == (3, False)
-    assert np.flatnonzero(np.isnan(np.load(tmp_path / "out.npy")).any(axis=1)).tolist() == [17]
+    assert np.flatnonzero(np.isnan(np.load(tmp_path / "out.npy")).any(axis=1)).tolist() == [20]
     assert "text: too large for the server" in (tmp_path / "out.npy.rejects.jsonl").read_text()

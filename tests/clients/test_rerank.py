@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertline import AsyncClient, Client, InvalidInput, ModelNotFound, Ranking, Usage
+from bertline import Client, InvalidInput, ModelNotFound, Ranking, Usage
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline._models import model_of_task
 from bertline.operations import OPERATIONS
 from bertline.results import Model
-from bertline.testing import FakeModel, FakeServer
+from bertline.testing import FakeServer
 from tests.clients.command import Run
 
 QUERY = "Where do owls sleep?"
@@ -42,7 +41,7 @@ def test_documents_of_several_requests_are_one_ranking(client: Client, server: F
     assert sorted(len(request.inputs[0].documents) for request in server.requests[1:4]) == [3, 4, 4]
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(
     counts=st.lists(st.integers(1, 9), max_size=6),
     batch_size=st.integers(1, 12),
@@ -60,17 +59,6 @@ def test_any_split_gives_the_same(shared_target: str, counts: list[int], batch_s
     assert found == expected
     assert usages[0].num_tokens == usages[1].num_tokens
     assert usages[0].num_truncated == usages[1].num_truncated == [0] * len(inputs)
-
-
-def test_both_clients_split_alike(client: Client, server: FakeServer) -> None:
-    """The client for asyncio gives the same rankings."""
-    inputs = [(QUERY, DOCUMENTS), ("owl", DOCUMENTS[:2])]
-
-    async def ask() -> list[Ranking]:
-        async with AsyncClient(server.target, batch_size=3) as other:
-            return await other.rerank(inputs, top_n=5)
-
-    assert asyncio.run(ask()) == client.rerank(inputs, top_n=5)
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +122,6 @@ def test_command(run: Run, target: str) -> None:
     assert [item["score"] for item in row["ranking"]] == pytest.approx([item.score for item in expected.documents])
 
 
-def test_command_without_documents(run: Run) -> None:
-    """A query alone is refused."""
-    result = run("rerank", QUERY)
-
-    assert result.code == 2
-    assert "a query needs documents: bertline rerank QUERY DOCUMENT DOCUMENT" in result.err
-
-
 def test_job(run: Run, tmp_path: Path) -> None:
     """A file of rows becomes Parquet; rows that the server refuses are rejected by name."""
     rows = [
@@ -162,13 +142,3 @@ def test_job(run: Run, tmp_path: Path) -> None:
     reasons = [json.loads(line)["reason"] for line in rejects]
     assert reasons[0].startswith("documents[1]: empty text")
     assert reasons[1] == "`documents` must be a list of strings"
-
-
-def test_label_reaches_the_server(server: FakeServer) -> None:
-    """Options are sent as given."""
-    server.models = [FakeModel(name="pairs", task="classification", labels=("no", "yes"))]
-    with Client(server.target) as client:
-        client.rerank([(QUERY, ["a"])], model="pairs", label="yes", raw_scores=True, truncate=False)
-
-    request = server.requests[0]
-    assert (request.label, request.raw_scores, request.truncate) == ("yes", True, False)

@@ -100,18 +100,12 @@ def uses_torch(process):
     return "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
 
 
-@pytest.mark.parametrize("name", ["bertline", "bertline_server"])
-def test_nothing_else_lands_in_site_packages(built, name):
-    """The top of a wheel is its package and its metadata."""
-    folders = {name.partition("/")[0] for name in wheels.files(built[name])}
-
-    assert folders == {name, f"{name}-{VERSION}.dist-info"}
-
-
 def test_every_file_is_in_a_wheel(built):
-    """The wheels have every file of their packages, data included."""
+    """The wheels have every file of their packages, data included; nothing else lands in site-packages."""
     server = wheels.files(built["bertline_server"])
 
+    for name, wheel in built.items():
+        assert {path.partition("/")[0] for path in wheels.files(wheel)} == {name, f"{name}-{VERSION}.dist-info"}
     for folder in SOURCES:
         assert {f"bertline_server/_app/{folder}/{path}" for path in paths(folder)} <= server
     assert {f"bertline_server/{path}" for path in paths("deploy/wheels/bertline_server")} <= server
@@ -177,6 +171,7 @@ def test_nothing_is_installed_by_name():
     assert by_name.search("pip install bertline")
 
 
+@pytest.mark.slow
 def test_the_image_is_made_of_the_same_wheels(built, tmp_path):
     """The files that the Dockerfile copies are all that its build needs, and give the same wheels."""
     for names, target in re.findall(r"^COPY ((?!--from).*) (\S+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE):
@@ -198,6 +193,7 @@ def test_the_server_runs_without_the_repository(installed):
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_job_starts_the_installed_server(installed):
     """--engine needs no checkout where the server is installed."""
     write_model(installed / "models")
@@ -207,10 +203,10 @@ def test_a_job_starts_the_installed_server(installed):
     assert len(json.loads(done.stdout)["vector"]) == 8
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["org/name", "--precision", "int8", "-h"]])
-def test_help_is_the_servers(installed, arguments):
+def test_help_is_the_servers(installed):
     """--help shows settings and how to serve a model of the hub, and exports nothing."""
-    done = subprocess.run([*SERVE, *arguments], capture_output=True, text=True, check=True)
+    command = [*SERVE, "org/name", "--precision", "int8", "-h"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
 
     assert done.stdout.startswith("usage: bertline serve [-h]")
     assert "--max-queue-s" in done.stdout
@@ -291,7 +287,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(installed, monkeypatch):
     [
         ("bertline", "typer", ["serve", "models"]),
         ("bertline_server", "serving.settings", ["models"]),
-        ("bertline_server", "export.__main__", ["org/name"]),
+        pytest.param("bertline_server", "export.__main__", ["org/name"], marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupt_of_the_start_is_quiet(installed, monkeypatch, package, name, arguments):
