@@ -176,7 +176,9 @@ class Settings(BaseSettings):
             if fd is not None:
                 os.fstat(fd)
         except OSError:
-            raise ValueError("not open; the process that starts the server must pass it on") from None
+            raise ValueError(
+                "not open; the process that starts the server must pass it on (`pass_fds` in Python)"
+            ) from None
         return fd
 
     @model_validator(mode="after")

@@ -104,6 +104,9 @@ class BlockingSender(Sender):
     def _send_shared(self, lane: Hashable, members: Sequence[Member]) -> None:
         try:
             self._send_together(members)
+        except Exception as error:  # no more threads
+            for member in members:
+                member.end(error)
         finally:
             self._send_waiting(lane, members)
 

@@ -26,7 +26,9 @@ T = TypeVar("T")
 IDLE_S = 10.0
 """Seconds without any CPU time after which work counts as hanging. Reading, or waiting for a lock, uses some."""
 MAX_WAIT_S = 120.0
-"""Maximum seconds to wait for work, even if it uses CPU time."""
+"""Maximum seconds to wait for work on a path, even if it uses CPU time."""
+NUM_READERS = 8
+"""Maximum number of threads that read many paths: a remote storage takes milliseconds for each file."""
 
 VersionKey = tuple[str, str]
 """Name and version number."""
@@ -45,8 +47,11 @@ class StorageWork(Generic[T]):
     """Function that runs in a separate thread."""
 
     def __init__(self, key: WorkKey, future: asyncio.Future[T]) -> None:
-        self.key, self.future = key, future
+        self.key = key
+        self.future = future
         """Result. An error that is no `Exception`, such as a panic of Rust code, becomes a RuntimeError."""
+        self.path, self.started_s = key[1], time.monotonic()
+        """Path that it reads now, and since when."""
         self.hangs = False
         """True once a caller gave up waiting for it."""
         self.clock: int | None = None
@@ -54,9 +59,9 @@ class StorageWork(Generic[T]):
 
     async def wait(self) -> bool:
         """Wait until the work has ended or seems to hang. Return whether it has ended."""
-        started_s = active_s = now_s = time.monotonic()
+        active_s = now_s = time.monotonic()
         used_s = self._used_s()
-        while not self.future.done() and now_s - active_s < IDLE_S and now_s - started_s < MAX_WAIT_S:
+        while not self.future.done() and now_s - active_s < IDLE_S and now_s - self.started_s < MAX_WAIT_S:
             await asyncio.wait((self.future,), timeout=min(1.0, IDLE_S / 2))
             before_s, used_s, now_s = used_s, self._used_s(), time.monotonic()
             active_s = active_s if used_s == before_s else now_s
@@ -136,30 +141,41 @@ class StorageThreads:
     ) -> dict[Path, T | BaseException]:
         """Call a function for each path; return the results and errors.
 
-        One thread does all of them. If a path hangs, or has hung since an earlier call, it holds up no other: then each
-        of those that are left gets a separate thread.
+        A few threads do them. Paths that such a thread cannot reach, because it hangs or has hung since an earlier
+        call, get separate threads.
         """
-        found: dict[Path, T | BaseException] = {}
         fresh = [path for path in paths if (action, path) not in self._running]
-        reached, is_stuck = fresh[:1], False
+        parts = [fresh[start::NUM_READERS] for start in range(min(NUM_READERS, len(fresh)))]
+        found: dict[Path, T | BaseException] = {}
+        for done in await asyncio.gather(*(self._call_in_turn(action, part, function) for part in parts)):
+            found |= done
+        left, calls = [path for path in paths if path not in found], []
+        for path in left:
+            calls.append(asyncio.ensure_future(self.call((action, path), partial(function, path))))
+            await asyncio.sleep(0)  # requests go on: starting a hundred threads takes a tenth of a second
+        return found | dict(zip(left, await asyncio.gather(*calls, return_exceptions=True), strict=True))
+
+    async def _call_in_turn(
+        self, action: str, paths: Sequence[Path], function: Callable[[Path], T]
+    ) -> dict[Path, T | BaseException]:
+        """Call a function for one path after the other in a thread, until one hangs; return what was found."""
+        key, found, is_stuck = (action, paths[0]), dict[Path, T | BaseException](), False
 
         def call_all() -> None:
-            for path in fresh:
-                reached[0] = path
+            work = self._running[key]
+            for path in paths:
+                work.path, work.started_s = path, time.monotonic()
                 result, error = _call(partial(function, path))
                 if is_stuck:  # nobody waits for this thread any more
                     return
                 found[path] = error or cast(T, result)
 
-        if fresh:
-            work = self.start((action, fresh[0]), call_all)
-            if is_stuck := not await work.wait():
-                del self._running[work.key]
-                work.key = action, reached[0]
-                self._running[work.key] = work
-        left = [path for path in paths if path not in found]
-        calls = (self.call((action, path), partial(function, path)) for path in left)
-        return found | dict(zip(left, await asyncio.gather(*calls, return_exceptions=True), strict=True))
+        work = self.start(key, call_all)
+        if is_stuck := not await work.wait():
+            del self._running[work.key]
+            work.key = action, work.path
+            self._running[work.key] = work
+        return dict(found)
 
 
 def _call(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
@@ -205,7 +221,7 @@ class DirectoryScan:
 
 
 async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryScan:
-    """Find the versions of each model. One thread reads all folders; one that hangs hides no other.
+    """Find the versions of each model. A folder that hangs hides no other.
 
     Raises:
         ValueError: when the directory does not exist, holds no model, or is itself a model.

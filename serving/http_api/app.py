@@ -206,7 +206,7 @@ def create_front(
         protocol: answers those of the Open Inference Protocol.
         metrics: metrics of the server.
         memory: memory of received requests.
-        guards: steps that all fronts share.
+        guards: tokens and limits, which all fronts share.
         tls: the server's certificate; None for plain text.
         grpc_port: returns the gRPC port, for calls that the page of the models shows.
         health_problem: returns why the server cannot answer; empty if it can.

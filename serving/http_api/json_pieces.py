@@ -35,8 +35,8 @@ PART_NUMBERS = 32_768
 """Numbers that are written in one step, in a millisecond or two."""
 WHOLE_BYTES = 1024
 """Size of a message that is written in one step."""
-VECTOR_BYTES = 8 * 1024
-"""Size of vectors that are written on the event loop, in a tenth of a millisecond."""
+VECTOR_BYTES, MAX_VECTORS = 8 * 1024, 64
+"""Size and number of vectors that are written on the event loop, in a fifth of a millisecond."""
 _SECOND, _FIRST = rb"\\u[dD][c-fC-F][\da-fA-F]{2}", rb"\\u[dD][89abAB][\da-fA-F]{2}"
 """Escapes of the second and the first half of a surrogate pair."""
 _HALF = re.compile("(lone leading surrogate in|unexpected end of) hex escape")
@@ -44,6 +44,11 @@ _HALF = re.compile("(lone leading surrogate in|unexpected end of) hex escape")
 _KEY = os.urandom(8).hex()
 """Key of the object that is open around a piece; no body can know it."""
 _PLACE = re.compile(r" at line (\d+) column (\d+)$")
+
+
+def small_bytes(num_vectors: int) -> int:
+    """Return the size up to which so many vectors are written on the event loop."""
+    return VECTOR_BYTES if num_vectors <= MAX_VECTORS else 0
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from serving.endpoints.embed import Embed
 from serving.endpoints.wire import BuiltRequest
 from serving.http_api.exchange import HttpReply, Operation, Request, message_of, violations_of
 from serving.http_api.fields import Dimensions, Fields, TextsOrTokenIds, model_reference, named_as, validated
-from serving.http_api.json_pieces import VECTOR_BYTES, join, list_parts, object_parts
+from serving.http_api.json_pieces import join, list_parts, object_parts, small_bytes
 from serving.open_inference.tensors import invalid_field
 from tasks.features import Features
 
@@ -107,7 +107,8 @@ def operations(service: InferenceService) -> Iterator[Operation]:
         with named_as({"texts": "input", "inputs": "input", "format": "output_dtype"}):
             reply = await service.infer(endpoint, built, request.call)
         write = partial(_embeddings, reply, fields.output_dtype, fields.encoding_format)
-        return HttpReply(await request.pool.run(request.call, len(reply), write, small=VECTOR_BYTES))
+        small = small_bytes(request.call.num_inputs)
+        return HttpReply(await request.pool.run(request.call, len(reply), write, small=small))
 
     async def models(request: Request) -> HttpReply:
         found = dict.fromkeys(model.manifest.name for model in service.models)

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 import orjson
-from pydantic import Field, PlainValidator
+from pydantic import BaseModel, Field, PlainValidator
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.service import InferenceService
@@ -54,15 +54,20 @@ def _documents(value: Any) -> list[str | dict[str, Any]]:
     return value
 
 
+class DocumentFields(BaseModel, extra="allow"):
+    """Document of a request; other fields are not read, only returned."""
+
+    text: str
+
+
 class RerankFields(Fields):
     """Request of `POST /v1/rerank` and `/v2/rerank`."""
 
     query: str
     documents: Annotated[
         list[str | dict[str, Any]],
-        PlainValidator(_documents, Annotated[list[str | dict[str, Any]], Field(min_length=1)]),
+        PlainValidator(_documents, Annotated[list[str | DocumentFields], Field(min_length=1)]),
     ]
-    """Other fields of an object than `text` are not read, only returned."""
     model: str = ""
     top_n: TopN | None = None
     return_documents: bool | None = False

@@ -22,7 +22,7 @@ from serving.endpoints.methods import ENCODER, encoder_methods
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.wire import BuiltRequest
 from serving.http_api.exchange import MAX_VIOLATIONS, HttpReply, Operation, Request, own_error
-from serving.http_api.json_pieces import VECTOR_BYTES, join, message_parts, path_of
+from serving.http_api.json_pieces import join, message_parts, path_of, small_bytes
 
 JsonMethod = Callable[[Request, BuiltRequest], Awaitable[HttpReply]]
 """Function from a request, and its message, to the reply in JSON."""
@@ -64,7 +64,6 @@ def json_method(service: InferenceService, name: str) -> JsonMethod:
     """Return an RPC whose reply is JSON."""
     reply_type = GetMessageClass(ENCODER.methods_by_name[name].output_type)
     method = encoder_methods(service)[name]
-    small = VECTOR_BYTES if name == Embed.name else SMALL_BYTES
 
     async def answer(request: Request, built: BuiltRequest) -> HttpReply:
         reply = await method(built, request.call)
@@ -72,6 +71,7 @@ def json_method(service: InferenceService, name: str) -> JsonMethod:
         def write() -> bytes:
             return join(message_parts(reply_type.FromString(reply)))
 
+        small = small_bytes(request.call.num_inputs) if name == Embed.name else SMALL_BYTES
         return HttpReply(await request.pool.run(request.call, len(reply), write, small=small))
 
     return answer

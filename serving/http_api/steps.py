@@ -219,6 +219,7 @@ class AnswerOperation:
             self._service.begin_call(always=operation.is_health)
             reply = await operation.answer(request)
         finally:
+            request.data = b""  # a reply that nobody reads must not keep the body, which counts no longer
             self._memory.close(call)
         call.check_reply(len(reply.data))
         if not call.is_health:

@@ -33,7 +33,7 @@ from serving.endpoints.tokenize import MAX_TOKENS, answer_tokenize
 from serving.endpoints.wire import BuiltRequest
 from serving.http_api.exchange import HttpReply, Operation, Request, message_of
 from serving.http_api.fields import Dimensions, Fields, TextList, TokenIdRows, model_reference, named_as, validated
-from serving.http_api.json_pieces import VECTOR_BYTES, dumps, join, list_parts, nested_parts
+from serving.http_api.json_pieces import dumps, join, list_parts, nested_parts, small_bytes
 from serving.http_api.rerank import NAMES as RERANK_NAMES
 from serving.http_api.rerank import rerank_message
 from serving.open_inference.tensors import invalid_field
@@ -98,7 +98,12 @@ def _without_values(value: Any) -> Any:
 Texts = Annotated[list[str], PlainValidator(_one_or_several, str | list[str])]
 TextsOrPairs = Annotated[
     tuple[bool, list[list[str]]],
-    PlainValidator(_texts_or_pairs, str | list[str] | list[Annotated[list[str], Field(min_length=1, max_length=2)]]),
+    PlainValidator(
+        _texts_or_pairs,
+        str
+        | Annotated[list[str], Field(min_length=2, max_length=2)]
+        | list[Annotated[list[str], Field(min_length=1, max_length=2)]],
+    ),
 ]
 
 
@@ -281,7 +286,7 @@ class TeiRoutes:
         with named_as(wanted.names):
             reply = await self._service.infer(wanted.endpoint, built, call)
         size = max(len(reply), call.request_bytes)
-        small = VECTOR_BYTES if wanted.endpoint.returns_vectors else SMALL_BYTES
+        small = small_bytes(call.num_inputs) if wanted.endpoint.returns_vectors else SMALL_BYTES
         return await request.pool.run(call, size, partial(wanted.write, reply), small=small)
 
     async def _answer_any(self, request: Request, name: str) -> bytes:

@@ -550,3 +550,15 @@ def test_kill_at_any_moment(target: str, tmp_path: Path, suffix: str) -> None:
         output.name,
         *(item.name for item in rejects),
     }
+
+
+def test_names_of_parts_stay(run: Run, server: FakeServer, tmp_path: Path) -> None:
+    """Parts have the same names in each version: a job that one version began is resumed by the next."""
+    (tmp_path / "in.txt").write_text("a\n\nb c\n")
+    (tmp_path / "in.jsonl").write_text('{"text": "a", "n": 1}\n')
+    run("embed", "-i", f"{tmp_path}/in.txt", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out/")
+
+    assert sorted(path.name for path in (tmp_path / "out").glob("part-*")) == [
+        "part-00000-00000-c00abbd7eb0c.parquet",
+        "part-00001-00000-7231cf38b372.parquet",
+    ]

@@ -119,8 +119,8 @@ def masks(target: str, seconds: float) -> None:
 
 
 def large_replies(target: str, seconds: float) -> None:
-    """Replies of many megabytes that nobody reads."""
-    body = json.dumps({"model": "embed", "input": ["a"] * 1000}).encode()
+    """Large bodies, whose replies of many megabytes nobody reads."""
+    body = json.dumps({"model": "embed", "input": ["a"] * 1000, "user": "a" * 3_500_000}).encode()
     head = b"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
     together(12, lambda: stream(target, head + body, seconds))
 

@@ -264,7 +264,7 @@ ATTACKS = [
             ),
             (
                 "large-replies",
-                "12 connections that ask for vectors of 1,000 texts (5 MB) again and again, and read nothing",
+                "12 connections that ask for vectors of 1,000 texts (5 MB), each in 3.5 MB, and read nothing",
                 "reserved before the work; one request of a connection at a time",
                 http_attacks.large_replies,
             ),

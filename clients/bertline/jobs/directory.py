@@ -159,8 +159,9 @@ class JobDirectory:
                 f"`{self.folder.url}` holds files that no job wrote (`{foreign}`, for example); choose another output"
             )
         with self._locked(), self._removed_if_empty():
-            self._start(force=force, restart=restart)
+            is_resumed = self._is_resumed(force=force, restart=restart)
             try:
+                self._start(is_resumed=is_resumed)
                 yield
             except BaseException as error:
                 with suppress(FileError):  # the error that ended the run is reported, not that clean-up fails as well
@@ -170,7 +171,12 @@ class JobDirectory:
                         print_error(f"finished parts are in `{self.folder.url}`: run the same command again to resume")
                 raise
 
-    def _start(self, *, force: bool, restart: bool) -> None:
+    def _is_resumed(self, *, force: bool, restart: bool) -> bool:
+        """Return whether the job goes on.
+
+        Raises:
+            FileError: when something that exists would be lost.
+        """
         state, job = self.state(), self._read_job()
         if state is State.NEW and not force and self._has_output():
             raise already_exists(self.output)
@@ -184,7 +190,9 @@ class JobDirectory:
         is_own = self._has_default_rejects or job.get("rejects") == absolute(self.rejects.url)
         if not (force or is_own) and self.rejects.exists():
             raise already_exists(self.rejects)
-        is_resumed = state is State.UNFINISHED and not restart
+        return state is State.UNFINISHED and not restart
+
+    def _start(self, *, is_resumed: bool) -> None:
         if not is_resumed or not numbered(self.folder.names(), PART):  # rejected rows without a part may be outdated
             self._clear()
             self._write_job()

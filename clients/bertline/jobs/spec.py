@@ -25,6 +25,9 @@ from bertline.operations import OPERATIONS
 from bertline.operations.base import Operation
 from bertline.results import Model
 
+LAYOUT = 1
+"""Version of how rows are divided into parts and named; another one does not resume the job."""
+
 
 @dataclass(frozen=True)
 class Credentials:
@@ -180,6 +183,7 @@ class JobSpec:
         """Return everything that the output depends on, as stored in `_job.json`. Only a run with the same identity may
         resume the job."""
         return {
+            "layout": LAYOUT,
             "command": self.method,
             "options": {**self.options, "dtype": self.dtype, "output_format": self.suffix},
             "columns": dict(self.column_names),
