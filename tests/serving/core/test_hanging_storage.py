@@ -90,6 +90,7 @@ def test_hanging_folder_does_not_stop_scans(tmp_path, storage, caplog, place):
 def test_one_thread_reads_all_folders(tmp_path, monkeypatch):
     """A scan starts as many threads for five models as for one; with two that hang, the others are read as well."""
     monkeypatch.setattr("serving.core.storage.IDLE_S", 0.2)
+    monkeypatch.setattr("serving.core.storage.NUM_READERS", 1)
     for name in "abcde":
         (tmp_path / name / "1").mkdir(parents=True)
     started, threads, release = [], StorageThreads(), threading.Event()
