@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 
 class Relay:
@@ -73,6 +74,9 @@ class Relay:
             return
         self._writers.add(upstream)
         await asyncio.gather(self._forward(reader, upstream), self._forward(upstream_reader, writer))
+        for end in (writer, upstream):  # what they still have to send keeps them open
+            with suppress(OSError):
+                await end.wait_closed()
         self._writers -= {writer, upstream}
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
