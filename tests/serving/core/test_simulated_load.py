@@ -80,15 +80,18 @@ def check_short_queries(cores, callers, is_bulk, timeout_s):
 
 
 @pytest.mark.parametrize(
-    ("cores", "num_callers", "in_flight"),
-    [(2, 32, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(2, 256, 1), (16, 32, 1), (16, 256, 4)])],
+    ("cores", "num_callers", "in_flight", "seconds"),
+    [
+        (2, 32, 4, 5),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(2, 256, 1, 20), (16, 32, 1, 5), (16, 256, 4, 5)]),
+    ],
 )
-def test_many_raw_callers(cores, num_callers, in_flight):
+def test_many_raw_callers(cores, num_callers, in_flight, seconds):
     """No bulk caller starves if the queue has no room for all, and short queries are answered in time."""
     simulation, model = Simulation(cores, max_queue_s=2.0), SimulatedModel()
     load(simulation, [model], [(0, in_flight, 16, 250)] * num_callers)
-    simulation.stream("query", model, SHORT, period_s=0.1, until_s=4.9, timeout_s=0.05)
-    simulation.run(5)
+    simulation.stream("query", model, SHORT, period_s=0.1, until_s=seconds - 0.1, timeout_s=0.05)
+    simulation.run(seconds)
 
     query = simulation.records["query"]
     done = [record.done_tokens for name, record in simulation.records.items() if name.startswith("bulk")]
