@@ -97,7 +97,7 @@ def theirs(checkpoint: Path, directory: Path) -> Iterator[tuple[str, RunModel, i
     """Yield Optimum's graphs: name, function, number of concurrent batches."""
     import transformers
 
-    if (family := read_config(checkpoint)["model_type"]) not in transformers.CONFIG_MAPPING:
+    if (family := read_config(checkpoint).get("model_type", "bert")) not in transformers.CONFIG_MAPPING:
         print(f"Optimum cannot export `{family}`: not measured")
         return
     cores = available_cpus()

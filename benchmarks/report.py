@@ -82,7 +82,8 @@ def to_markdown(machine: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
     for name, part in parts.items():
         lines.append(f"\n## {name} ({part.seconds:.0f} s)")
         for table in part.tables:
-            rows = [list(table.rows[0]), *([_cell(value) for value in row.values()] for row in table.rows)]
+            names = list(table.rows[0]) if table.rows else ["nothing measured"]
+            rows = [names, *([_cell(row.get(name, "")) for name in names] for row in table.rows)]
             lines += ["", table.title, "", markdown_table(rows), *(["", table.note] if table.note else [])]
         if part.error:
             lines += ["", f"Failed: {part.error}"]

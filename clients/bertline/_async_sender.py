@@ -178,7 +178,8 @@ class AsyncSender(Sender):
         try:
             reply = await sent
         except asyncio.CancelledError as error:
-            if self._closed and not _is_cancelled():
+            task = asyncio.current_task()
+            if self._closed and not (task and task.cancelling()):  # closing the channel cancels the call, not the task
                 raise ServerError(CLOSED) from error
             raise
         except grpc.RpcError as error:
@@ -204,9 +205,3 @@ class AsyncSender(Sender):
             return health_of_error(error)
         finally:
             watch.cancel()
-
-
-def _is_cancelled() -> bool:
-    """Return whether the running task was cancelled. A call is cancelled without that when its channel is closed."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -104,7 +104,12 @@ class ReplyCollector(Generic[ResultT]):
             ServerError: if another model replied before.
         """
         if request.num_inputs:
-            self._check_model(reply)
+            model = f"{reply.model.name}/{reply.model.version}"
+            self._first_model = self._first_model or model
+            if model != self._first_model:
+                raise ServerError(
+                    f"`{self._first_model}` replied to some inputs, `{model}` to others; give one `version`"
+                )
         continues = request.first_document > 0
         if self._call.usage is not None:
             _add_usage(self._usage, reply, continues=continues)
@@ -133,12 +138,6 @@ class ReplyCollector(Generic[ResultT]):
                 stacklevel=4,
             )
         return result
-
-    def _check_model(self, reply: Any) -> None:
-        model = f"{reply.model.name}/{reply.model.version}"
-        self._first_model = self._first_model or model
-        if model != self._first_model:
-            raise ServerError(f"`{self._first_model}` replied to some inputs, `{model}` to others; give one `version`")
 
 
 def _add_usage(usage: Usage, reply: Any, *, continues: bool) -> None:

@@ -156,7 +156,8 @@ def _run(recipe: Recipe, world: World) -> Outcome:
     if isinstance(recipe, AblationPretrainRecipe):
         pretrain_ablation(recipe, world)
         return _outcome(recipe)
-    outcome = run_cell(recipe, world)
+    # A run whose pretrained weights were deleted could not be looked up before they were made again.
+    outcome = look_up(recipe) or run_cell(recipe, world)
     if world.is_main:
         (recipe.run_dir / "checkpoint" / WEIGHTS_FILE).unlink(missing_ok=True)  # only the scores are needed
     return outcome

@@ -164,7 +164,7 @@ class DecodeFields(Fields):
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What a request asks of the inference service."""
+    """Call of the inference service that a request makes."""
 
     endpoint: TextEndpoint
     message: Message

@@ -162,6 +162,7 @@ class Manifest:
             ValueError: naming the key that is missing, unknown or wrong.
         """
         values = from_json(text, allow_inf_nan=False)
+        json.dumps(values, allow_nan=False)  # `1e999` is infinity, too
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise ValueError(f"not a manifest of format {FORMAT}")
         del values["format"]

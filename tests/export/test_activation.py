@@ -121,6 +121,7 @@ def test_other_libraries_apply_the_function_of_the_server(save_cross_encoder, ex
             {},
             r"unsupported activation function `torch.nn.modules.activation.Tanh` in .*transformers.activation_fn",
         ),
+        ({"sbert_ce_default_activation_function": ""}, {}, r"`` in .*sbert_ce_default"),
         ({"sbert_ce_default_activation_function": "mine.Sigmoid"}, {}, r"`mine.Sigmoid` in .*sbert_ce_default"),
         (
             {"sbert_ce_default_activation_function": IDENTITY},

@@ -262,7 +262,7 @@ def test_int8_is_close_and_its_quality_is_recorded(task, matmul, export, texts_f
 
 
 def write_wrong_graphs(monkeypatch, chosen, is_wrong):
-    """Let tuning choose a configuration, and negate the outputs of written graphs for some execution settings."""
+    """Make tuning choose a configuration, and negate the outputs of written graphs for some execution settings."""
 
     def run_of(graph, *, execution):
         run = graph_run(graph, execution=execution)

@@ -199,6 +199,14 @@ def test_settings_of_engines_are_read_as_written(directory):
     assert replace(again, fallback=None).in_onnx_runtime == Execution()
 
 
+def test_infinite_scores_are_refused(directory):
+    """A number that is too large for a float is infinity, which could not be written again."""
+    path = directory / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"scores": {"f1": 12345}}).replace("12345", "1e999"))
+
+    assert "not JSON compliant" in error_of(directory)
+
+
 def test_values_that_json_lacks_are_not_written():
     """Values that would make a manifest unreadable are refused before it is written."""
     with pytest.raises(ValueError, match="not JSON compliant"):

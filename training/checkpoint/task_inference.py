@@ -254,13 +254,15 @@ def _read_activation(checkpoint: Path, directory: Path, config: Mapping[str, Any
     path, of_library = directory / CONFIG_FILE, checkpoint / MODEL_CONFIG_FILE
     key, library = "sbert_ce_default_activation_function", config.get("sentence_transformers")
     named = {
-        f"`{path}` (sentence_transformers.activation_fn)": isinstance(library, dict) and library.get("activation_fn"),
+        f"`{path}` (sentence_transformers.activation_fn)": library.get("activation_fn")
+        if isinstance(library, dict)
+        else None,
         f"`{path}` ({key})": config.get(key),
         f"`{of_library}` (activation_fn)": read_optional_json(of_library).get("activation_fn"),
     }
     found: dict[Activation, str] = {}
     for source, name in named.items():
-        if not name:
+        if name is None:
             continue
         package, _, kind = str(name).rpartition(".")
         if kind not in _ACTIVATIONS or not f"{package}.".startswith("torch.nn."):

@@ -128,7 +128,8 @@ def with_activation(config: Mapping[str, Any], activation: Activation) -> dict[s
     A pipeline of transformers applies a sigmoid to one output, unless `problem_type` is regression.
     """
     name, problem, library = ACTIVATION_CLASSES[activation], config.get("problem_type"), "sentence_transformers"
-    named = {**config, library: {**(config.get(library) or {}), "activation_fn": name}}
+    before = config.get(library)
+    named = {**config, library: {**(before if isinstance(before, dict) else {}), "activation_fn": name}}
     named["sbert_ce_default_activation_function"] = name
     if activation == "identity":
         return named | {"problem_type": "regression"}

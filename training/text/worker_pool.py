@@ -33,6 +33,7 @@ def map_in_order(
     """
     num_workers = num_workers or available_cpus()
     if num_workers == 1:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         yield from (function(*items) for items in arguments)
         return
     pool = ProcessPoolExecutor(num_workers, get_context("spawn"), _start_worker, initargs=(os.getpid(),))

@@ -160,6 +160,16 @@ def test_again_only_looks_up(finished, alone, capsys, monkeypatch):
     assert "16 runs, 16 are finished" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_deleted_weights_are_made_again(finished, alone, tmp_path, monkeypatch):
+    """Weights that were deleted are pretrained again; the finished runs that started from them are looked up."""
+    recipe = replace(finished[0], run_dir=Path(shutil.copytree(finished[0].run_dir, tmp_path / "run")))
+    shutil.rmtree(recipe.run_dir / "pretrain/bert")
+    monkeypatch.setattr("recipes.ablations.runs.run_cell", None)
+
+    assert ablations(recipe, alone) == finished[1]
+
+
 def change(path, **fields):
     """Change fields of a record, as if the run had been started with other settings."""
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
