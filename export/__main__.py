@@ -69,7 +69,7 @@ class TuneArguments:
     engine: EngineName = "auto"
     """Engine to serve with on CPUs. `auto` takes the fastest of those that are installed."""
     texts: Path | None = None
-    """Typical texts, one a line, or a table; only their lengths matter. Default: lengths of typical sentences."""
+    """Typical texts, one a line, or a table; only their lengths matter. Default: 25 tokens each."""
     columns: Columns = field(default_factory=Columns)
     """Columns of texts."""
 

@@ -101,9 +101,9 @@ class ExportData:
 
     dev: tuple[Path, ...] = ()
     """Labelled data to score on, as `--dev` of training.finetune; for embedding, sparse-embedding and token-embedding,
-    pairs of texts with similarities. Default: the dev data of the checkpoint's training for the task."""
+    pairs of texts with similarities. Default: the dev data of the checkpoint's training."""
     train: tuple[Path, ...] = ()
-    """Training data to calibrate static int8 on. Default: the training data of the checkpoint for the task."""
+    """Training data to calibrate static int8 on. Default: those of the checkpoint."""
     columns: tyro.conf.Suppress[Columns] = field(default_factory=Columns)
     """Columns of all files."""
     dev_columns: tyro.conf.Suppress[Columns | None] = None

@@ -71,8 +71,7 @@ class ExportConfig:
     target: TargetName = "cpu"
     """Kind of machine to export for and serve on. `cuda` needs onnxruntime-gpu."""
     engine: EngineName = "auto"
-    """Engine to serve with on CPUs; its package must be installed here and in the server. `auto` takes the fastest of
-    those that are installed, measured on this machine."""
+    """Engine to serve with on CPUs. `auto` takes the fastest of those that are installed."""
     limits: Annotated[QualityLimits, tyro.conf.arg(name="limits")] = field(default_factory=QualityLimits)
     mixed: bool = False
     """int8: keep the most sensitive layers in fp32, as many as the limits require."""

@@ -66,21 +66,19 @@ class QualityLimits:
     """Limits that a graph must keep."""
 
     quality: Literal["default", "high"] = "default"
-    """int8: `default` takes the first of static, dynamic and SmoothQuant int8 within the limits; for embeddings, it
-    takes SmoothQuant instead if that is closer to PyTorch for at most 5% of the time. `high` has closer limits, also
-    keeps one or two sensitive layers in fp32, and takes what is closest to PyTorch among graphs that take at most 1.05
-    times as long as the fastest one within the limits."""
+    """int8: `default` takes the first graph within the limits. `high` has closer limits, also keeps one or two
+    sensitive layers in fp32, and takes the graph closest to PyTorch among those nearly as fast as the fastest (rules:
+    docs/reference/export-rules.md)."""
     atol: Annotated[float, POSITIVE] = 1e-4
     """Largest difference of an fp32 output from PyTorch's; proportional for values beyond 10."""
     max_drop: Annotated[float | None, NOT_NEGATIVE] = None
-    """int8 and fp16: largest drop of the task's first score (a loss does not count), in points. Default: 0.5; 0.25 with
-    `--quality high`."""
+    """int8 and fp16: largest drop of the task's first score, in points. Default: 0.5; 0.25 with `--quality high`."""
     min_cosine: Annotated[float | None, FRACTION] = None
     """int8 and fp16: lowest mean cosine to PyTorch's outputs, for embeddings, masked LM, and without labels. Default:
     0.99; 0.995 with `--quality high`."""
     min_same_nearest: Annotated[float | None, FRACTION] = None
-    """int8 and fp16, embeddings: lowest fraction of the evaluation texts whose nearest neighbour among them is
-    PyTorch's; needs 100 different texts. Default: 0; 0.95 with `--quality high`."""
+    """int8 and fp16, embeddings: lowest fraction of the evaluation texts whose nearest neighbour is PyTorch's; needs
+    100 different texts. Default: 0; 0.95 with `--quality high`."""
     min_same_prediction: Annotated[float | None, FRACTION] = None
     """int8 and fp16: lowest fraction of labels, tags, choices, answers or tokens that are PyTorch's; needs 100
     examples. Default: 0; 0.98 with `--quality high`."""

@@ -29,10 +29,9 @@ class SettingsChanges(TypedDict, total=False):
     max_seq_length: int
     """Longest sequence, in tokens, including special tokens."""
     pooling: Pooling | SparsePooling | tuple[Pooling, ...]
-    """embedding: cls: the last hidden state of the first token; lasttoken: of the last; mean, max, weightedmean (by
-    position), mean_sqrt_len_tokens (sum / square root of the number of tokens): over all tokens. Several: one
-    after the other in a longer vector. Default: the checkpoint's; cls if it states none. sparse-embedding: max or
-    sum."""
+    """embedding: cls (the last hidden state of the first token), lasttoken (of the last), mean, max, weightedmean (by
+    position) or mean_sqrt_len_tokens (sum / square root of the number of tokens); several make a longer vector.
+    Default: the checkpoint's; cls if it states none. sparse-embedding: max or sum."""
     normalize: bool
     """embedding, token-embedding: scale each vector to length 1."""
     problem_type: Literal["single_label_classification", "multi_label_classification"]

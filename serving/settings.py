@@ -54,40 +54,36 @@ class Settings(BaseSettings):
     immediately. Raise it for slow or metered storage."""
     max_versions: int | None = Field(None, ge=1)
     """Maximum number of versions to serve of each model; the highest ones that can be loaded. Unset: all. Lower it to
-    save memory; with 1, a new version replaces the old one, and both are in memory for a moment."""
+    save memory; with 1, both versions are in memory during a change."""
     strict: bool = False
-    """Exit at start if any version cannot be loaded. Without it, the others are served; the log, ListModels and the
-    metrics report the errors, and the server exits only if no model can be loaded."""
+    """Exit at start if any version cannot be loaded. Without it, the server exits only if none can be loaded."""
     host: str = Field("127.0.0.1", min_length=1)
-    """Address to listen on; 0.0.0.0 for all. Use --tls-cert on other than loopback addresses: without it, texts and
-    tokens can be read on the network."""
+    """Address to listen on; 0.0.0.0 for all. Use --tls-cert on other than loopback addresses, or texts and tokens can
+    be read on the network."""
     port: int = Field(50051, ge=0, le=65535)
     """gRPC port; 0 takes any free one, which the ready line names."""
     metrics_port: int = Field(9090, ge=0, le=65535)
-    """HTTP port of /metrics (Prometheus) and /healthz (200 `ok` while the server can answer requests, otherwise 503
-    and the reason); 0 takes any free one."""
+    """HTTP port of /metrics (Prometheus) and /healthz; 0 takes any free one."""
     metrics_host: str | None = None
     """Address of the metrics port, which has neither tokens nor TLS. Unset: that of --host."""
     http_port: int | None = Field(None, ge=0, le=65535)
-    """Port of the HTTP API on --host: routes of OpenAI, Cohere, TEI and the Open Inference Protocol, the RPCs, and a
-    page to try the models in; 0 takes any free one. Unset: no HTTP API. It needs the extra or group `http`, and has the
-    tokens, TLS and limits of the gRPC port."""
+    """Port of the HTTP API and of the page to try the models in; 0 takes any free one. Unset: no HTTP API. It needs the
+    extra or group `http`, and has the host, tokens, TLS and limits of the gRPC port."""
     http_origins: tuple[str, ...] = ()
     """Origins of pages that may call the HTTP API from a browser (CORS), such as https://example.org; `*` for any."""
     http_hosts: tuple[str, ...] = ()
-    """Names by which the HTTP API may be called, besides addresses, localhost and --host; `*` for any. Without tokens
-    and TLS, other names are refused: a page whose name resolves to the server could use it (DNS rebinding)."""
+    """Names by which the HTTP API may be called, in addition to addresses, localhost and --host; `*` for any. Without
+    tokens and TLS, other names are refused: a page whose name resolves to the server could use it (DNS rebinding)."""
     http_gzip: bool = False
-    """Compress replies of the HTTP API for clients that accept gzip, as many do without being asked. Vectors shrink to
-    half in JSON and to three quarters in base64: for slow networks; on fast ones it only costs time."""
+    """Compress replies of the HTTP API for clients that accept gzip. For slow networks: vectors shrink to half in JSON
+    and to three quarters in base64."""
     ready_fd: int | None = Field(None, ge=3, le=2**31 - 1)
     """File descriptor inherited from the process that starts the server, for use with --port 0. When ready, the server
-    writes a JSON line with `target`, `port`, `metrics_url`, `metrics_port`, `http_url`, `tls` and `models` to it and
-    closes it."""
+    writes a JSON line with its addresses to it and closes it."""
 
     tls_cert: FilePath | None = None
-    """PEM file of the server's certificate and its chain; turns TLS on. Read again when it changes, so that a renewal
-    needs no restart; likewise --tls-key, --tls-client-ca and --tokens-file."""
+    """PEM file of the server's certificate and its chain; turns TLS on. Read again when it changes, as are --tls-key,
+    --tls-client-ca and --tokens-file."""
     tls_key: FilePath | None = None
     """PEM file of the private key of --tls-cert, without a password."""
     tls_client_ca: FilePath | None = None
@@ -99,8 +95,8 @@ class Settings(BaseSettings):
     """Allow calls of the health service without a token, as Kubernetes' gRPC probes make them."""
 
     workers: int = Field(default_factory=available_cpus, ge=1, le=1024)
-    """Number of cores for inference, which is also the maximum number of batches at the same time (fewer for models
-    that use several threads a batch). Default: all cores of this process. More than that only costs memory."""
+    """Number of cores for inference, and of batches at the same time (fewer for models that use several threads a
+    batch). Default: all cores of this process. More than that only costs memory."""
     max_batch_tokens: int | None = Field(None, ge=1, le=MAX_BATCH_TOKENS)
     """Maximum tokens of a batch, padding included, for all models. Unset: the value of each manifest, measured at
     export. Larger batches may raise throughput on a GPU; on a CPU they mostly raise latency."""
@@ -109,36 +105,33 @@ class Settings(BaseSettings):
     throughput. Raise it to answer single long texts faster on an idle machine, at the cost of throughput."""
     engine_fallback: bool = False
     """Serve models that were exported for OpenVINO on ONNX Runtime where OpenVINO is not installed, or its int8 sums
-    overflow (x86 CPUs without VNNI), with the graph that their directory holds for that; the manifest has its scores.
-    Otherwise such a model is an error."""
+    overflow (x86 CPUs without VNNI); the manifest has the scores. Otherwise such a model is an error."""
     max_queue_s: float = Field(10.0, gt=0, allow_inf_nan=False)
-    """Reject requests whose estimated wait plus compute time exceeds these seconds, with RESOURCE_EXHAUSTED. Larger
-    values absorb longer bursts, but the last requests in the queue wait longer."""
+    """Refuse requests whose estimated wait plus compute time exceeds these seconds. Larger values absorb longer bursts,
+    but the last requests in the queue wait longer."""
     max_run_s: float = Field(60.0, gt=0, allow_inf_nan=False)
     """Maximum seconds of one batch. A longer one is aborted: its calls fail, and the health status is NOT_SERVING until
     it ends; if it does not end within 5 s, the server exits. A model that takes longer at its start is not loaded.
     Raise it for long sequences on a slow machine."""
     cache_bytes: int = Field(0, ge=0)
-    """Memory in bytes for a cache of replies to identical requests, least recently used ones evicted first; a change of
-    the models empties it. 0: no cache. Useful if queries repeat; the metrics show the hit rate."""
+    """Memory in bytes for a cache of replies to identical requests; 0: no cache. Useful if queries repeat; the metrics
+    show the hit rate."""
     max_request_bytes: int = Field(4 * 2**20, ge=1, le=2**31 - 1)
-    """Maximum bytes of a request message. Each byte of a text that is split into windows needs up to 60 bytes
-    of memory (Tag, Embed; Answer up to 150), of other texts a few. Lower it to save memory."""
+    """Maximum bytes of a request message. Lower it to save memory: tokenizing takes up to 60 bytes for each (Answer up
+    to 140)."""
     max_texts: int = Field(8192, ge=1)
-    """Maximum number of inputs of a request, and of choices, contexts or targets in all its inputs; more are refused
-    with INVALID_ARGUMENT."""
+    """Maximum number of inputs of a request, and of choices, contexts or targets in all its inputs."""
     max_chars: int = Field(1_000_000, ge=1)
-    """Maximum characters of a text, checked before tokenization; longer texts are refused with INVALID_ARGUMENT, also
-    with `truncate`. Texts that are not split into windows are also limited to 250 characters for each token of the
-    model's max_seq_length; `truncate` cuts them there. Lower it to limit the cost of a call."""
+    """Maximum characters of a text, also with `truncate`. Texts that are not split into windows are also limited to 250
+    characters for each token of the model's max_seq_length; `truncate` cuts them there. Lower it to limit the cost of a
+    call."""
     max_concurrent_per_client: int | None = Field(None, ge=1)
-    """Maximum number of concurrent calls of a client; more are refused with RESOURCE_EXHAUSTED. A client is a token, or
-    an address if there are no tokens. Set it so that one client cannot fill the queue. Unset: no limit."""
+    """Maximum number of concurrent calls of a client, which is a token, or an address if there are no tokens. Set it so
+    that one client cannot fill the queue. Unset: no limit."""
     buffer_bytes: int = Field(default_factory=default_budget, ge=2**20)
     """Memory in bytes for messages: half for messages that are being received, half for received requests and unread
-    replies. Beyond it, requests are refused with RESOURCE_EXHAUSTED; small calls first wait for up to a second.
-    Default: an eighth of the available memory, 32 to 256 MiB. At least four times --max-request-bytes; raise it for
-    many large requests at the same time."""
+    replies. Beyond it, requests are refused. Default: an eighth of the available memory, 32 to 256 MiB. At least four
+    times --max-request-bytes; raise it for many large requests at the same time."""
     receive_s: float = Field(60.0, gt=0, le=86_400)
     """Maximum seconds to receive a request message; slower ones are refused. Raise it for clients on slow networks."""
     max_connections: int = Field(4096, ge=1, le=2**31 - 1)
@@ -158,11 +151,11 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum severity of log lines."""
     log_calls: Literal["none", "failed", "all"] = "failed"
-    """Calls that get a log line (level info) with request id, status, sizes and durations. `all` costs about 15 us
-    per call; `failed` logs at most 50 lines a second."""
+    """Calls that get a log line (level info). `all` costs about 15 us per call; `failed` logs at most 50 lines a
+    second."""
     trace_endpoint: str | None = Field(default_factory=lambda: os.environ.get(TRACE_VARIABLE))
-    """Address of an OpenTelemetry collector (OTLP over gRPC), such as http://127.0.0.1:4317, to which traces of calls
-    are sent. Unset: OTEL_EXPORTER_OTLP_ENDPOINT; if that is unset, too, no traces."""
+    """Address of an OpenTelemetry collector (OTLP over gRPC) for traces of calls, such as http://127.0.0.1:4317. Unset:
+    OTEL_EXPORTER_OTLP_ENDPOINT; if that is unset, too, no traces."""
     trace_sample: float = Field(1.0, ge=0, le=1)
     """Fraction of calls to trace, 0 to 1. A call that comes with a trace follows the decision of that trace."""
 

@@ -68,7 +68,7 @@ class CorpusRecipe:
     (dependency group `chinese`). `spaces` reads Chinese or Japanese text that is already segmented: spaces between
     characters are word boundaries, and are removed."""
     num_workers: Annotated[int, Bounds(least=0, most=1000)] = 0
-    """Number of processes; 0 for one for each core."""
+    """Worker processes: 0 for one for each core, 1 to work in this process. With --ray, shards at a time."""
     ray: str | None = None
     """Prepare on a Ray cluster: host:port of its head, `auto` for the cluster of this machine, `local` to start one on
     this machine. All nodes must see data and `out` under the same path."""

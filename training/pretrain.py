@@ -68,13 +68,12 @@ class PretrainRecipe(LoopSettings):
     init: Path | None = None
     """Checkpoint to start from instead of new weights, also of the hub (org/name), with its family and shape."""
     initialization: Literal["bert", "local"] = "bert"
-    """Initialization of new weights. bert: as in the reference code; local: heads attend to neighbouring tokens from
-    the start, which avoids the plateau of short runs."""
+    """Initialization of new weights. local: heads attend to neighbouring tokens from the start, which avoids the
+    plateau of short runs."""
     num_steps: Annotated[int, COUNT] = 10_000
     """Optimizer steps."""
     family: Literal["bert", "modernbert"] = "bert"
-    """Family of new weights. modernbert: rotary positions, local attention in two of three layers, gated feed-forward
-    networks, LayerNorm before each block; as many parameters as BERT."""
+    """Family of new weights (docs/reference/encoders.md), of the same size."""
     hidden_size: int = 256
     """Size of a hidden state."""
     num_hidden_layers: int = 4

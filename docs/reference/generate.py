@@ -15,6 +15,7 @@ import re
 import sys
 import textwrap
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -77,7 +78,7 @@ def flags(cls: type) -> list[Row]:
             if row not in rows:
                 rows.append(row)
             continue
-        found = re.fullmatch(r"(?s)(.*?)\s*\((default: (.*)|required|optional)\)", action.help or "")
+        found = re.fullmatch(r"(?s)(.*?)\s*\((default: (.*)|required|optional|unset by default)\)", action.help or "")
         text, default = (found[1], found[3]) if found else (action.help or "", None)
         rows.append((f"`{flag}`", shown(default), text))
     return rows
@@ -94,16 +95,20 @@ def sections(commands: Mapping[str, tuple[str, list[Row]]], column: str) -> list
     for name, (_, rows) in commands.items():
         for row in rows:
             users.setdefault(row, []).append(name)
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    counts = Counter(map(tuple, users.values()))
+    groups = (names for names, count in counts.items() if len(names) > 1 and count >= MIN_COMMON)
+    common: dict[tuple[str, ...], list[Row]] = {names: [] for names in sorted(groups, key=len, reverse=True)}
     for row, names in users.items():
-        groups.setdefault(tuple(names), []).append(row)
-    common = {names: rows for names, rows in groups.items() if len(names) > 1 and len(rows) >= MIN_COMMON}
+        for group, shared in common.items():
+            if set(group) <= set(names):
+                shared.append(row)
+                names[:] = [name for name in names if name not in group]
     parts = []
     for name, (text, rows) in commands.items():
         also = [f"[{len(names)}](#{_anchor(_common(names))})" for names in common if name in names]
-        own = [row for row in rows if tuple(users[row]) not in common]
+        own = [row for row in rows if name in users[row]]
         texts = [f"## {name}", text, table([column, "default", ""], own) if own else ""]
-        texts.append(f"Also those that {' and '.join(also)} commands have in common." if also else "")
+        texts.append(f"Also those of {' and '.join(also)} commands." if also else "")
         parts.append("\n\n".join(filter(None, texts)))
     return parts + [f"## {_common(names)}\n\n{table([column, 'default', ''], rows)}" for names, rows in common.items()]
 

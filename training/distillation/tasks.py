@@ -63,8 +63,8 @@ class TaskDistillRecipe(FinetuneRecipe):
     stage: ClassVar[Stage] = "distillation"
 
     teacher: tuple[Path, ...] = ()
-    """Teachers: checkpoints that were fine-tuned for the task, with the same labels. Of several, the student learns the
-    mean of their probabilities. Their vocabulary and tokenizer may differ from the student's."""
+    """Teachers: checkpoints that were fine-tuned for the task, with the same labels; the student learns the mean of
+    their probabilities. Their tokenizers may differ from the student's."""
     train: tuple[Path, ...] = ()
     """Labelled data: files as for training.finetune."""
     unlabelled: tuple[Path, ...] = ()
@@ -76,11 +76,10 @@ class TaskDistillRecipe(FinetuneRecipe):
     alpha: Annotated[float, FRACTION] = 0.1
     """Weight of the labels, 0 to 1; the teachers have the rest. Without --train, it is 0."""
     temperature: Annotated[float, POSITIVE] = 2.0
-    """Divisor of the logits of teachers and student before the softmax. A higher one shows more of the less probable
-    labels."""
+    """Divisor of the logits before the softmax. A higher one shows more of the less probable labels."""
     contrast: bool = True
-    """Fine-tune the student on the labels alone as well, with the same settings, to see what the teacher is worth. It
-    takes as long again; its run is the folder `fine-tuned` in the run directory."""
+    """Also fine-tune the student on the labels alone, to see what the teacher is worth. It takes as long again; its run
+    is the folder `fine-tuned` in the run directory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

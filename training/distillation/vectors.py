@@ -73,7 +73,7 @@ class VectorDistillRecipe(EmbeddingRecipe):
     vectors of several are put one after the other, so that the student learns their mean cosines."""
     recorded: tuple[Path, ...] = ()
     """Instead of a teacher: Parquet files with columns `text` and `vector`, as `bertline embed -o vectors.parquet`
-    writes them. Any served model can be the teacher, or an external service."""
+    writes them."""
     train: tuple[Path, ...] = ()
     """Texts: plain text, one text a line, or tables with a column `text` (and `text_pair`, if there is one). Default:
     those of the recorded files."""
@@ -88,8 +88,7 @@ class VectorDistillRecipe(EmbeddingRecipe):
     """Weight of the loss of similarities, the squared difference of the cosines of all pairs of texts in a batch; that
     of a text's own vector, 1 - cosine, counts 1."""
     take_layers: tuple[Annotated[int, NOT_NEGATIVE], ...] = ()
-    """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4. With the teacher as checkpoint, the
-    student starts as a part of its teacher."""
+    """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4."""
     from_scratch: bool = False
     """Start from random weights, with the checkpoint's shape and vocabulary."""
     dimensions: tuple[Annotated[int, COUNT], ...] = ()

@@ -42,8 +42,8 @@ class EmbeddingRecipe(LoopSettings):
     """Train sentence embeddings."""
 
     checkpoint: Path
-    """Checkpoint to start from: a directory, ours or of a family in docs/reference/encoders.md, or a repository of the
-    Hugging Face hub, as org/name or org/name@revision."""
+    """Checkpoint to start from, of a family in docs/reference/encoders.md: a directory, or a repository of the Hugging
+    Face hub, as org/name or org/name@revision."""
     dev: tuple[Path, ...] = ()
     """Held-out tables with columns `text`, `text_pair` and `label`, the similarity of both texts on any scale."""
     run_dir: Path
@@ -55,9 +55,9 @@ class EmbeddingRecipe(LoopSettings):
     dev_columns: Columns = field(default_factory=Columns)
     """Columns of the dev data. By default, those of the training data that the dev data have."""
     pooling: Pooling | tuple[Pooling, ...] | None = None
-    """Vector of a text. cls: the last hidden state of [CLS]; lasttoken: of the last token; mean, max, weightedmean (by
-    position), mean_sqrt_len_tokens (sum / square root of the number of tokens): over all tokens. Several: one after the
-    other. None for that of the checkpoint, cls if it states none. Layers after pooling stay, and are trained."""
+    """Vector of a text: cls (the last hidden state of [CLS]), lasttoken (of the last token), mean, max, weightedmean
+    (by position) or mean_sqrt_len_tokens (sum / square root of the number of tokens); several make a longer vector.
+    None for that of the checkpoint, cls if it states none. Layers after pooling stay, and are trained."""
     normalize: bool = True
     """Scale vectors to length 1. Training is the same, as it compares cosines."""
     micro_batch_size: Annotated[int, COUNT] = field(init=False, default=1)

@@ -43,8 +43,8 @@ class FinetuneRecipe(LoopSettings):
     - multiple-choice: the right one of several answers
     - tagging: a tag for each word, such as names (CoNLL)"""
     checkpoint: Path
-    """Checkpoint to start from: a directory, ours or of a family in docs/reference/encoders.md, or a repository of the
-    Hugging Face hub, as org/name or org/name@revision."""
+    """Checkpoint to start from, of a family in docs/reference/encoders.md: a directory, or a repository of the Hugging
+    Face hub, as org/name or org/name@revision."""
     train: tuple[Path, ...]
     """Files: .tsv, .csv, .jsonl, .parquet; SQuAD's .json (spans); CoNLL (tagging); or a data set of the hub of
     Hugging Face, as hf:ID,config=NAME,split=NAME."""
@@ -61,8 +61,8 @@ class FinetuneRecipe(LoopSettings):
     frozen: bool = False
     """Train the head only, on frozen hidden states (the feature-based approach, section 5.3 of the paper)."""
     take_layers: tuple[Annotated[int, NOT_NEGATIVE], ...] = ()
-    """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4: a smaller network that starts from its
-    weights, as DistilBERT does. With --from-scratch, only their number counts."""
+    """Keep only these layers of the checkpoint, numbered from 0, such as 0 2 4, as DistilBERT does. With
+    --from-scratch, only their number counts."""
     num_epochs: Annotated[float, EPOCHS] = 3.0
     """Passes through the training data."""
     learning_rate: Annotated[float, LEARNING_RATE] | None = None  # type: ignore[assignment]  # `finetune` sets it
@@ -83,8 +83,8 @@ class FinetuneRecipe(LoopSettings):
     """Spans with unanswerable questions: lead in logits that "no answer" needs over the best span; `auto` for the value
     with the best F1 on dev."""
     thresholds: tuple[Annotated[float, FRACTION], ...] | Literal["auto"] = "auto"
-    """Multi-label classification: smallest score that selects a label, one number for all labels or one for each, in
-    the order of their names; `auto` for those with the best F1 of each label on dev (0.5 without dev)."""
+    """Multi-label classification: smallest score that selects a label, one for all or one for each, in the order of
+    their names; `auto` for those with the best F1 of each label on dev (0.5 without dev)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,8 +33,7 @@ class LoopSettings:
     global_batch_size: Annotated[int, COUNT] = 32
     """Sequences in a step, over all processes and micro-batches. In multiple choice: questions with their choices."""
     micro_batch_size: Annotated[int, COUNT] = 32
-    """Sequences that a process runs through the network at a time; gradients are accumulated over the global batch.
-    Lower it if memory is short; the result stays the same."""
+    """Sequences that a process computes at a time. Lower it if memory is short; the result stays the same."""
     learning_rate: Annotated[float, LEARNING_RATE] = 1e-4
     """Peak learning rate."""
     warmup_ratio: Annotated[float, FRACTION] = 0.1
@@ -59,11 +58,11 @@ class LoopSettings:
     compile: Literal["auto", "on", "off"] = "auto"
     """Use torch.compile. auto: on GPUs only."""
     packing: Literal["auto", "off"] = "auto"
-    """Join the texts of a micro-batch to one sequence, so that no time is spent on padding. auto: on CPUs, for batches
-    where that saves time; off: pad all texts. Losses stay the same, except for rounding and random dropout."""
+    """Join the texts of a micro-batch to one sequence instead of padding them. auto: on CPUs, for batches where that
+    saves time. Losses stay the same, except for rounding and random dropout."""
     data_workers: Annotated[int, NOT_NEGATIVE] | None = None
     """Processes that prepare batches; 0 for a thread of the training process. Default: up to 8 in pretraining on a GPU,
-    otherwise 0. The batches are the same."""
+    otherwise 0."""
     seed: Annotated[int, Bounds(least=0, most=2**31 - 1)] = 0
     """Random seed of new weights, data order, masks and dropout."""
     log_every: Annotated[int, COUNT] = 10
@@ -73,8 +72,7 @@ class LoopSettings:
     keep_last: Annotated[int, COUNT] = 2
     """Resumable states to keep, in addition to the best one on dev."""
     select: Literal["last", "best"] = "last"
-    """Weights of the checkpoint: the last ones, or those with the best score on dev during training, which makes that
-    score look better than it is."""
+    """Weights of the checkpoint: the last ones, or those with the best score on dev, which is then too good."""
 
     def __post_init__(self) -> None:
         check_numbers(self)

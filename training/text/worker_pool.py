@@ -19,13 +19,13 @@ ResultT = TypeVar("ResultT")
 def map_in_order(
     function: Callable[..., ResultT], arguments: Iterable[tuple[Any, ...]], *, num_workers: int
 ) -> Iterator[ResultT]:
-    """Yield the results of a function, in order, from processes with one thread each; a single worker is this process.
+    """Yield the results of a function, in order, from processes with one thread each.
 
     At most two sets of arguments for each worker are read ahead, to bound memory. After an error no call starts.
 
     Args:
         function: function of a module that workers can import.
-        num_workers: number of processes; 0 for one for each core.
+        num_workers: number of processes; 0 for one for each core, 1 for this process alone.
 
     Raises:
         ChildProcessError: if a worker was killed.
