@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Sequence
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from dataclasses import fields
+from functools import partial, wraps
+from typing import Any, ParamSpec, Self, TypeVar
 
 import grpc
 
@@ -68,6 +69,23 @@ class Sender:
             else None
         )
         self._set_up()
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments of a client like this one."""
+        connection = {item.name: getattr(self._connection, item.name) for item in fields(self._connection)}
+        return {**connection, "coalesce": self._coalescer is not None}
+
+    def __copy__(self) -> Self:
+        return type(self)(**self._arguments())
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
+        """Pickle the arguments of the client, its token included: whoever loads it makes a connection of its own."""
+        if self._connection.credentials is not None:
+            raise TypeError("a client with `credentials` cannot be pickled; make one in each process")
+        return partial(type(self), **self._arguments()), ()
 
     def _set_up(self) -> None:
         """Prepare what one of the clients needs besides."""

@@ -32,6 +32,8 @@ class Client(BlockingSender):
     A list of any length is sent as several requests, some of them concurrently. Results are in the order of the list.
     If a request fails, its error is raised and the others are cancelled. `bertline.errors` lists the errors.
 
+    A client that is copied or pickled is a new one with the same arguments. One with `credentials` cannot be pickled.
+
     The methods are described in `operations`. Those for a task take these arguments, too:
         model: name of the model; empty for the only loaded model of the task.
         version: model version; empty for the highest loaded version.

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,6 +47,38 @@ words = st.text(min_size=1).filter(str.strip)
 def shared_target() -> Iterator[str]:
     with FakeServer() as server:
         yield server.target
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda client: pickle.loads(pickle.dumps(client))])
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_copies_are_new_clients(kind: Any, again: Callable[[Any], Any], shared_target: str) -> None:
+    """A client that is copied or pickled, also after its end, is a new one with the same arguments."""
+    client = kind(shared_target, timeout=7, batch_size=3, token="a", priority="bulk", coalesce=False)
+
+    async def use(client: Any) -> Any:
+        found = client.embed(["a text"])
+        vectors = found if kind is Client else await found
+        closing = client.close()
+        if kind is AsyncClient:
+            await closing
+        return vectors
+
+    expected = asyncio.run(use(client))
+    made = again(client)
+
+    assert type(made) is kind
+    assert made._connection == client._connection
+    assert made._coalescer is None
+    np.testing.assert_array_equal(asyncio.run(use(made)), expected)
+
+
+def test_a_client_with_credentials_is_copied_but_not_pickled() -> None:
+    """Credentials are of this process; the error says what to do."""
+    with Client(credentials=grpc.ssl_channel_credentials()) as client:
+        with copy.deepcopy(client) as made:
+            assert made._connection.credentials is client._connection.credentials
+        with pytest.raises(TypeError, match="a client with `credentials` cannot be pickled; make one in each process"):
+            pickle.dumps(client)
 
 
 def test_embed_returns_a_writable_row_for_each_text(client: Client) -> None:

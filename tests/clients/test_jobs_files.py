@@ -138,6 +138,10 @@ def test_files_in_the_way(run: Run, folder: Path, arguments: list[str], message:
     ("name", "content", "options", "message"),
     [
         ("in.zip", b"PK\n", [], "cannot read `in.zip`: unpack the archive"),
+        ("in.bin", b"one\ntwo\0\n", [], "`in.bin` is a binary file of an unknown format; give --format if the client"),
+        ("in", b"\x89PNG\r\n\x1a\n", [], "`in` is a binary file of an unknown format"),
+        ("in.pdf", b"%PDF-1.7\nobj\n", [], "`in.pdf` is a binary file of an unknown format"),
+        ("in.pq2", b"PAR1 text\n", [], "`in.pq2` is a binary file of an unknown format"),
         ("-", b"PAR1", ["--format", "parquet"], "cannot read Parquet from standard input"),
         ("in.parquet", b"not parquet", [], "cannot read `in.parquet`: "),
         ("in.json", b'{"text": "one"}\n', [], "cannot read `in.json`: add --format jsonl if it has one JSON object a"),
@@ -161,6 +165,14 @@ def test_files_that_cannot_be_used(
 
     assert fails(run("embed", "-i", name, *options, stdin=content or b""), message)
     assert len(list(folder.iterdir())) == (content is not None and name != "-")
+
+
+@pytest.mark.parametrize("name", ["in.log", "in", "in.md"])
+def test_text_of_any_ending(run: Run, folder: Path, name: str) -> None:
+    """A file whose ending names no format is read as text, also with tabs, form feeds and bytes that are not ASCII."""
+    (folder / name).write_bytes("naïve\ttext\f\x1b[1m\r\n猫\n".encode())
+
+    assert len(run("embed", "-i", name).rows) == 2
 
 
 @pytest.mark.parametrize(

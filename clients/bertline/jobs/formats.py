@@ -27,16 +27,27 @@ _WIDE = re.compile(
 """Beginning of a text in another encoding, by a byte order mark or two ASCII characters."""
 
 
-def checked_stream(stream: BinaryIO, name: str) -> BinaryIO:
+_BINARY = re.compile(rb"\A(?:%PDF-|PAR1)|[\0-\x08\x0e-\x1a\x1c-\x1f]")
+"""What no text has: the beginnings of binary formats that look like text, and control characters."""
+
+
+def checked_stream(stream: BinaryIO, name: str, *, is_guessed: bool = False) -> BinaryIO:
     """Return a stream of UTF-8 text for a stream at its beginning, which the caller closes.
 
+    Args:
+        name: name of the stream for errors.
+        is_guessed: True if only the lack of another format says that it is text.
+
     Raises:
-        FileError: when the text is UTF-16 or UTF-32, as other programs write it.
+        FileError: when the text is UTF-16 or UTF-32, as other programs write it, or a guessed one is no text.
     """
     reader = stream if hasattr(stream, "peek") else io.BufferedReader(cast(io.RawIOBase, stream))
-    if found := _WIDE.match(reader.peek(_START_BYTES)):
+    start = reader.peek(_START_BYTES)
+    if found := _WIDE.match(start):
         encoding = str(found.lastgroup).replace("_", "-")
         raise FileError(f"{name} is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8 old.txt > new.txt")
+    if is_guessed and _BINARY.search(start[:_START_BYTES]):
+        raise FileError(f"{name} is a binary file of an unknown format; give --format if the client reads it")
     return cast(BinaryIO, reader)
 
 

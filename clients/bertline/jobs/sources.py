@@ -51,6 +51,8 @@ class Source:
     """Skip lines of white space."""
     max_line_bytes: int = MAX_LINE_BYTES
     """Longest line; for CSV, longest row."""
+    is_guessed: bool = False
+    """True if neither the user nor the ending of the name says the format."""
 
     @property
     def name(self) -> str:
@@ -90,7 +92,7 @@ class Source:
 
                 yield from read_parquet(stream, self.name, check, wanted, selection.of)
                 return
-            text = checked_stream(stream, self.name)
+            text = checked_stream(stream, self.name, is_guessed=self.is_guessed)
             limits: dict[str, Any] = {"skip_empty": self.skip_empty, "max_line_bytes": self.max_line_bytes}
             if self.format in (Format.csv, Format.tsv):
                 read = read_csv(text, self.name, check, self._dialect, **limits)
@@ -172,7 +174,10 @@ def source_of(
             f"cannot read `{file.url}`: add --format jsonl if it has one JSON object a line; other JSON is not "
             "supported"
         )
-    return Source(file, chosen or SUFFIXES.get(file.suffixes[0]) or default or Format.text, skip_empty, max_line_bytes)
+    suffix = file.suffixes[0]
+    found = chosen or SUFFIXES.get(suffix) or default or Format.text
+    is_guessed = not chosen and suffix not in (*SUFFIXES, ".txt")
+    return Source(file, found, skip_empty, max_line_bytes, is_guessed)
 
 
 def chunks_of(
