@@ -144,6 +144,7 @@ class Server:
             self.metrics,
             self._publish,
             max_versions=settings.max_versions,
+            defaults=settings.default_model,
         )
         self.metrics.collect_server(
             states=self._repository.states,
@@ -250,6 +251,9 @@ class Server:
             OSError: when the directory cannot be read.
         """
         await self._repository.load(parallel=self.settings.workers, strict=self.settings.strict)
+        for task, name in self.settings.default_model.items():
+            if name not in self._repository.models.names:
+                logger.warning("--default-model %s=%s: no such model is loaded; requests for it fail", task, name)
         self._service.unavailable = None
         self._publish(self._repository.models)
         self._tasks.append(asyncio.create_task(self._repository.watch(self.settings.poll_s)))

@@ -17,6 +17,9 @@ from serving.core.errors import lower_first
 from serving.core.request_memory import default_budget
 from tasks.bundle.machine import available_cpus
 from tasks.bundle.manifest import MAX_BATCH_TOKENS
+from tasks.ranking import Ranking
+from tasks.registry import TASKS
+from tasks.zero_shot import ZeroShot
 
 TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Standard variable of OpenTelemetry for the collector's address."""
@@ -55,6 +58,10 @@ class Settings(BaseSettings):
     max_versions: int | None = Field(None, ge=1)
     """Maximum number of versions to serve of each model; the highest ones that can be loaded. Unset: all. Lower it to
     save memory; with 1, both versions are in memory during a change."""
+    default_model: dict[str, str] = Field(default_factory=dict)
+    """Model that answers requests without a name, as `task=name`; once for each task of several models. Tasks are those
+    of the models, `rerank` and `zero-shot`. Unset: the model that was loaded before all others of the task; no model if
+    several were there at the start."""
     strict: bool = False
     """Exit at start if any version cannot be loaded. Without it, the server exits only if none can be loaded."""
     host: str = Field("127.0.0.1", min_length=1)
@@ -161,6 +168,14 @@ class Settings(BaseSettings):
 
     grace_s: float = Field(10.0, ge=0, allow_inf_nan=False)
     """Seconds that running calls may take after SIGTERM before they are cancelled."""
+
+    @field_validator("default_model")
+    @classmethod
+    def _check_tasks(cls, names: dict[str, str]) -> dict[str, str]:
+        known = [*TASKS, Ranking.name, ZeroShot.name]
+        if unknown := sorted(names.keys() - set(known)):
+            raise ValueError(f"unknown task `{unknown[0]}` (one of: {', '.join(known)})")
+        return names
 
     @field_validator("ready_fd")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -259,7 +259,22 @@ class Version:
 class Models:
     """Immutable snapshot of all versions, with the loaded models by name and version."""
 
-    def __init__(self, versions: Sequence[Version]) -> None:
+    def __init__(
+        self,
+        versions: Sequence[Version],
+        *,
+        since: Mapping[str, int] | None = None,
+        defaults: Mapping[str, str] | None = None,
+    ) -> None:
+        """Set the versions.
+
+        Args:
+            versions: versions of all models.
+            since: name of a loaded model -> number of the scan that found it: of several models that fit a request
+                without a name, the one that was there first answers.
+            defaults: task -> name of the model that answers such requests instead.
+        """
+        self._since, self._defaults = since or {}, defaults or {}
         self.versions = tuple(sorted(versions, key=lambda item: (item.name, int(item.version))))
         """Versions sorted by name, then by version number."""
         self._by_name: dict[str, dict[str, Model]] = {}
@@ -285,16 +300,16 @@ class Models:
         """Return the model for a request.
 
         Args:
-            name: name of the model; empty for the only model (of the task).
+            name: name of the model; empty for the default one (of the task).
             version: version number; empty for the highest loaded one.
             task: task of the request; None if any model will do.
 
         Raises:
             ModelNotFoundError: when no such model or version is loaded.
             UnavailableError: when it is still being loaded.
-            InvalidRequestError: when the name is empty and not exactly one model fits, or the model has another task.
+            InvalidRequestError: when the name is empty and there is no default, or the model has another task.
         """
-        name = name or self.only_name(task, lambda model: task in (None, model.task.name))
+        name = name or self.default_name(task, lambda model: task in (None, model.task.name))
         versions = self._by_name.get(name, {})
         if not versions or (version and version not in versions):
             unloaded = [item for item in self.versions if item.name == name and version in ("", item.version)]
@@ -311,8 +326,8 @@ class Models:
             raise InvalidRequestError(f"{model} does not support the task `{task}` (loaded: {_listing(self)})")
         return model
 
-    def only_name(self, task: str | None, fits: Callable[[Model], bool]) -> str:
-        """Return the name of the only model that fits.
+    def default_name(self, task: str | None, fits: Callable[[Model], bool]) -> str:
+        """Return the name of the model for requests without one: as set, or the one that was loaded before all others.
 
         Args:
             task: what it should do, for errors; None if any model will do.
@@ -321,16 +336,22 @@ class Models:
         Raises:
             ModelNotFoundError, UnavailableError, InvalidRequestError: as `find`.
         """
+        if task and task in self._defaults:
+            return self._defaults[task]
         candidates = [model for model in self.highest if fits(model)]
         if not candidates:
             _check_loading(self.versions)
             if not self._by_name:
                 raise ModelNotFoundError("no model is loaded")
             raise InvalidRequestError(f"no model supports the task `{task}` (loaded: {_listing(self)})")
-        if len(candidates) > 1:
+        oldest = min(map(self._loaded_since, candidates))
+        if len(first := [model for model in candidates if self._loaded_since(model) == oldest]) > 1:
             of_task = f" for the task `{task}`" if task else ""
             raise InvalidRequestError(f"several models are loaded{of_task}; name one: {_listing(candidates)}")
-        return candidates[0].manifest.name
+        return first[0].manifest.name
+
+    def _loaded_since(self, model: Model) -> int:
+        return self._since.get(model.manifest.name, 0)
 
 
 def _check_loading(versions: Sequence[Version]) -> None:

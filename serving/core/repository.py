@@ -10,7 +10,7 @@ import logging
 import math
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -74,6 +74,7 @@ class Repository:
         publish: Callable[[Models], None],
         *,
         max_versions: int | None = None,
+        defaults: Mapping[str, str] | None = None,
     ) -> None:
         """Create the repository; `load` reads the directory.
 
@@ -83,8 +84,14 @@ class Repository:
             metrics: counts loads.
             publish: called with the new snapshot after every change.
             max_versions: maximum number of versions of each model, the highest that can be loaded; None for all.
+            defaults: as for `Models`.
         """
         self.models = Models([])
+        self._defaults = defaults or {}
+        self._num_scans = 0
+        """Number of complete refreshes."""
+        self._since: dict[str, int] = {}
+        """Name of each loaded model -> number of the refreshes before it was first loaded."""
         self._directory = directory
         self._load_model = load
         self._metrics = metrics
@@ -94,6 +101,8 @@ class Repository:
         self._unloaded: list[tuple[VersionKey, weakref.ref[Model]]] = []
         self._scan_requested = asyncio.Event()
         self._last_error = ""
+        self._reported: set[Path] = set()
+        """Models in wrong places that the log has named."""
         self._scan = DirectoryScan(directory)
         """Result of the last scan. Models that it could not read have the versions of the scan before."""
         self._threads = StorageThreads()
@@ -196,6 +205,7 @@ class Repository:
                 logger.info("unloading %s/%s", *key)
                 self._unload(key, self._slots.pop(key).model)
         self._publish_changes()
+        self._num_scans += 1
 
     async def _scan_directory(self) -> DirectoryScan:
         """Scan the directory; unreadable models keep the versions of the scan before."""
@@ -208,6 +218,10 @@ class Repository:
         for path, error in scan.unreadable.items():
             if error != before.unreadable.get(path):
                 logger.error("%s; loaded versions of `%s` keep serving", error, path.relative_to(self._directory))
+        lasting = scan.misplaced.keys() & (before if self._num_scans else scan).misplaced.keys()  # not being copied
+        for path in sorted(lasting - self._reported):
+            logger.warning("%s", scan.misplaced[path])
+        self._reported = lasting
         for path in before.unreadable.keys() - scan.unreadable.keys():
             logger.info("`%s` can be read again", path)
         for name in scan.unreadable_models:
@@ -290,6 +304,19 @@ class Repository:
             self._unload(key, before)
             self._metrics.model_loaded(model, seconds)
             logger.info("loaded %s in %.2f s", model, seconds)
+            self._warn_of_another(model)
+
+    def _warn_of_another(self, model: Model) -> None:
+        """Say which model answers requests without a name if the first one of its task was there before."""
+        task, own = model.task.name, model.manifest.name
+        others = [item.manifest.name for item in self.models.highest if item.task.name == task]
+        if self._num_scans and others and own not in self.models.names and task not in self._defaults:
+            name = min(others, key=lambda item: self._since[item])
+            logger.warning(
+                "another model for the task `%s`: `%s`; requests without a name still get `%s`, until a restart: set "
+                "--default-model %s=%s",
+                *(task, own, name, task, name),
+            )
 
     def _load_unchanged(self, path: Path, loaded: Model | None, found: Fingerprint) -> Model:
         """Load a directory; raise an error if it changes during the load, as its files might not match."""
@@ -313,7 +340,10 @@ class Repository:
 
     def _publish_changes(self) -> None:
         """Publish the versions if they changed."""
-        models = Models([slot.version() for slot in self._slots.values()])
+        versions = [slot.version() for slot in self._slots.values()]
+        loaded = {item.name for item in versions if item.model}
+        self._since = {name: self._since.get(name, self._num_scans) for name in loaded}
+        models = Models(versions, since=self._since, defaults=self._defaults)
         if models.versions != self.models.versions:
             self.models = models
             self._publish(models)

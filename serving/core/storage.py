@@ -18,7 +18,14 @@ from typing import Any, Generic, TypeVar, cast
 
 from serving.core.errors import drop_tracebacks, error_line
 from tasks.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
-from tasks.bundle.model_directory import holds_manifest, model_folders, no_models_error, version_paths
+from tasks.bundle.model_directory import (
+    holds_manifest,
+    list_model,
+    misplaced_beside,
+    model_folders,
+    no_models_error,
+    version_paths,
+)
 from tasks.text.json_files import read_regular
 
 T = TypeVar("T")
@@ -206,6 +213,8 @@ class DirectoryScan:
     """Model name -> versions; without models whose folders cannot be read."""
     unreadable: dict[Path, str] = field(default_factory=dict)
     """Unreadable model and version folders -> error in one line."""
+    misplaced: dict[Path, str] = field(default_factory=dict)
+    """Folders that hold a model where none is looked for -> what is wrong, in one line."""
 
     @property
     def unreadable_models(self) -> dict[str, str]:
@@ -228,8 +237,12 @@ async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryS
         OSError: when it cannot be read.
         TimeoutError: when its storage does not answer.
     """
-    folders = await threads.call(("list models", directory), partial(model_folders, directory))
     scan = DirectoryScan(directory)
+
+    def list_models() -> tuple[list[Path], dict[Path, str]]:
+        return model_folders(directory), misplaced_beside(directory)
+
+    folders, scan.misplaced = await threads.call(("list models", directory), list_models)
 
     async def read(action: str, paths: Sequence[Path], function: Callable[[Path], T]) -> dict[Path, T]:
         """Return what the function returns for each path, and record which paths cannot be read."""
@@ -238,7 +251,10 @@ async def scan_directory(directory: Path, threads: StorageThreads) -> DirectoryS
         scan.unreadable |= {path: error_line(error) for path, error in errors.items()}
         return {path: cast(T, found[path]) for path in paths if path not in errors}
 
-    versions = await read("list versions", folders, version_paths)
+    listed = await read("list versions", folders, list_model)
+    versions = {folder: paths for folder, (paths, _) in listed.items()}
+    for _, misplaced in listed.values():
+        scan.misplaced |= misplaced
     found = await read("fingerprint", [path for paths in versions.values() for path in paths], fingerprint)
     for folder, paths in versions.items():
         present = {path: found.get(path) for path in paths if found.get(path) != _NO_FOLDER}

@@ -44,7 +44,7 @@ class TextEndpoint(Endpoint):
     """True if `task_for` decides which models can do it, whatever their task."""
 
     def find_model(self, models: Models, request: Any) -> Model:
-        name = request.model.name or models.only_name(self.task, self.fits)
+        name = request.model.name or models.default_name(self.task, self.fits)
         return models.find(name, request.model.version, None if self.any_task else self.task)
 
     def fits(self, model: Model) -> bool:

@@ -80,7 +80,7 @@ class Embed(TextEndpoint):
 def check_float16(vectors: np.ndarray) -> None:
     """Raise UnusableOutputError if a number is too large for float16."""
     if np.abs(vectors).max(initial=0) > np.finfo(np.float16).max:
-        raise UnusableOutputError(Violation("format", "a vector exceeds float16; ask for float32"))
+        raise UnusableOutputError(Violation("format", "a vector exceeds float16; leave it out"))
 
 
 def _violations(request: pb.EmbedRequest, model: Model) -> Iterator[Violation]:

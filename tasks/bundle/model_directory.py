@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
@@ -149,30 +150,93 @@ def model_folders(models: str | Path) -> list[Path]:
 
 
 def version_paths(folder: Path) -> list[Path]:
-    """Return the version directories of a model, lowest version first; none if the folder is missing.
+    """Return the version directories of a model, lowest version first, as `list_model`."""
+    return list_model(folder)[0]
 
-    Links are not followed: they may be broken, or wait for other storage.
+
+def list_model(folder: Path) -> tuple[list[Path], dict[Path, str]]:
+    """Return the version directories of a model, lowest version first, and models in other places of its folder.
+
+    Links are not followed: they may be broken, or wait for other storage. Hidden folders are still written.
+
+    Args:
+        folder: folder of the model; it may be missing.
+
+    Returns:
+        The versions; and the other models: path -> what is wrong, in one line.
 
     Raises:
         OSError: when the folder cannot be read.
     """
     try:
         with os.scandir(folder) as found:
-            items = list(found)
+            items = {item.name: item for item in found}
     except (FileNotFoundError, NotADirectoryError):
-        return []
-    versions = [Path(item) for item in items if _VERSION.fullmatch(item.name) and (item.is_symlink() or item.is_dir())]
-    return sorted(versions, key=lambda item: int(item.name))
+        return [], {}
+    versions = [
+        Path(item) for item in items.values() if _VERSION.fullmatch(item.name) and (item.is_symlink() or item.is_dir())
+    ]
+    misplaced = {}
+    if items.keys() & {MODEL_FILE, MANIFEST_FILE} and _holds_model(folder):
+        misplaced[folder] = f"move it to a version, such as `{folder}/1`"
+    for path in _subfolders(items.values()):
+        if _VERSION.fullmatch(path.name):
+            continue
+        if _holds_model(path):
+            misplaced[path] = _path_problem(path)
+        else:
+            inside = [item for item in _subfolders_of(path) if _VERSION.fullmatch(item.name) and _holds_model(item)]
+            misplaced |= {item: f"move it to `{folder.parent / path.name / item.name}`" for item in inside}
+    return sorted(versions, key=lambda item: int(item.name)), _not_served(misplaced)
+
+
+def misplaced_beside(models: Path) -> dict[Path, str]:
+    """Return the models that are in no folder of `model_folders`, as `list_model`."""
+    found = {models: f"move it to `{models}/<name>/<version>`"} if _holds_model(models) else {}
+    for folder in _subfolders_of(models):
+        if not _NAME.fullmatch(folder.name):
+            found |= {path: _path_problem(path) for path in _subfolders_of(folder) if _holds_model(path)}
+    return _not_served(found)
+
+
+def _not_served(found: Mapping[Path, str]) -> dict[Path, str]:
+    return {path: f"`{path}` holds a model that is not served: {problem}" for path, problem in found.items()}
+
+
+def _holds_model(path: Path) -> bool:
+    with suppress(OSError):
+        return (path / MODEL_FILE).is_file() or holds_manifest(path)
+    return False
+
+
+def _subfolders(items: Iterable[os.DirEntry[str]]) -> list[Path]:
+    found = [item for item in items if not item.name.startswith(".") and item.is_dir(follow_symlinks=False)]
+    return sorted(map(Path, found))
+
+
+def _subfolders_of(folder: Path) -> list[Path]:
+    """Return the folders in a folder that are not hidden; none if it cannot be read."""
+    with suppress(OSError), os.scandir(folder) as items:
+        return _subfolders(items)
+    return []
+
+
+def _path_problem(path: Path) -> str:
+    """Return why a path is not `.../<name>/<version>`."""
+    try:
+        parse_model_path(path)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def no_models_error(models: str | Path) -> ValueError:
-    """Return the error for a directory of models without models; it names a wrong name or version, or a checkpoint."""
-    for path in sorted(Path(models).glob("*/*")):
-        if holds_manifest(path):
-            try:
-                parse_model_path(path)
-            except ValueError as error:
-                return error
+    """Return the error for a directory of models without models; it names one in a wrong place, or a checkpoint."""
+    misplaced = misplaced_beside(Path(models))
+    for folder in model_folders(models):
+        misplaced |= list_model(folder)[1]
+    if misplaced:
+        return ValueError(next(iter(misplaced.values())))
     if (Path(models) / "config.json").is_file():
         return ValueError(f"`{models}` is a checkpoint, not a directory of models; export it first: python -m export")
     return ValueError(f"no models in `{models}`; expected `{models}/<name>/<version>/{MANIFEST_FILE}`")

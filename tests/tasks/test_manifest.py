@@ -10,6 +10,8 @@ from tasks.bundle.files import sha256
 from tasks.bundle.manifest import Execution, Manifest
 from tasks.bundle.model_directory import (
     ModelDirectory,
+    list_model,
+    misplaced_beside,
     model_folders,
     no_models_error,
     parse_model_path,
@@ -249,16 +251,40 @@ def test_no_models(tmp_path):
     assert f"no models in `{tmp_path / 'models'}`; expected `" in str(no_models_error(tmp_path / "models"))
 
 
-@pytest.mark.parametrize(
-    ("path", "message"), [("demo/v2", "must end in a version"), ("my model/1", "invalid model name")]
-)
-def test_no_models_but_one_of_a_wrong_name(tmp_path, path, message):
-    """If the only model has a wrong name or version, the error names it."""
-    directory = tmp_path / path
-    directory.mkdir(parents=True)
-    (directory / "manifest.json").write_text('{"format": 1, "task": "spans", "files": {}}')
+MISPLACED = {
+    "demo/v2": "must end in a version",
+    "my model/1": "invalid model name",
+    "demo": "move it to a version, such as `{}/demo/1`",
+    "group/demo/1": "move it to `{}/demo/1`",
+    "": "move it to `{}/<name>/<version>`",
+}
 
-    assert message in str(no_models_error(tmp_path))
+
+@pytest.mark.parametrize("file", ["manifest.json", "model.onnx"])
+@pytest.mark.parametrize("path", MISPLACED)
+def test_models_in_wrong_places(tmp_path, path, file):
+    """A model that no version of a name holds is named, as the error if it is the only one."""
+    directory = tmp_path / path
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / file).write_text('{"format": 1, "task": "spans", "files": {}}')
+
+    message = str(no_models_error(tmp_path))
+
+    assert message.startswith(f"`{directory}` holds a model that is not served: ")
+    assert MISPLACED[path].format(tmp_path) in message
+
+
+def test_folders_that_hold_no_misplaced_model(tmp_path):
+    """Versions, links to them, folders that are still written, and manifests of other programs are left alone."""
+    make_tree(tmp_path, ["demo/1", "demo/.2.abc", "web"])
+    for folder in ("1", ".2.abc"):
+        (tmp_path / "demo" / folder / "model.onnx").write_bytes(b"")
+    (tmp_path / "demo" / "latest").symlink_to("1")
+    (tmp_path / "web" / "manifest.json").write_text('{"name": "a page"}')
+
+    assert not misplaced_beside(tmp_path)
+    assert list_model(tmp_path / "demo") == ([tmp_path / "demo" / "1"], {})
+    assert list_model(tmp_path / "web") == ([], {})
 
 
 @pytest.mark.parametrize(

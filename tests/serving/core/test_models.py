@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from serving.core.errors import ModelNotFoundError, UnavailableError
+from serving.core.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from serving.core.models import Models, Version, load_model
 from serving.core.session import Session
 from serving.endpoints import ENDPOINTS
@@ -67,6 +67,33 @@ def test_models_that_are_not_loaded(versions, requested, error, message):
     """A version that is loading is UNAVAILABLE; otherwise the error of the highest failed version is reported."""
     with pytest.raises(error, match=message):
         Models(versions).find(*requested)
+
+
+@pytest.mark.parametrize(
+    ("since", "defaults", "task", "found"),
+    [
+        ({"b": 0, "c": 1, "d": 2}, {}, "embedding", "b"),
+        ({"b": 1, "c": 0, "d": 2}, {}, "embedding", "c"),
+        ({"b": 1, "c": 0, "d": 2}, {}, None, "c"),
+        ({"b": 1, "c": 1, "d": 0}, {}, None, "d"),
+        ({"b": 0, "c": 0, "d": 1}, {}, "embedding", None),
+        ({"b": 0, "c": 0, "d": 1}, {"embedding": "c"}, "embedding", "c"),
+        ({"b": 0, "c": 0, "d": 1}, {"embedding": "c"}, "regression", "d"),
+    ],
+)
+def test_default_models(tmp_path, since, defaults, task, found):
+    """Without a name, the model that was loaded first answers, or that of --default-model; no model if several were."""
+    tasks = {"b": "embedding", "c": "embedding", "d": "regression"}
+    for name, kind in tasks.items():
+        write_model(tmp_path, name, task=kind)
+    versions = [Version(name, "1", load_model(tmp_path / name / "1")) for name in tasks]
+    models = Models(versions, since=since, defaults=defaults)
+
+    if found:
+        assert models.find("", "", task).manifest.name == found
+    else:
+        with pytest.raises(InvalidRequestError, match="several models are loaded"):
+            models.find("", "", task)
 
 
 @pytest.mark.parametrize(

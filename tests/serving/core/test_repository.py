@@ -172,6 +172,46 @@ def test_replaced_model_is_freed(put, models_dir):
         assert not [labels for name, labels in server.metrics() if "_state" in name and ("version", "1") in labels[1:2]]
 
 
+def test_a_further_model_of_a_task(put, models_dir, caplog):
+    """The first model still answers requests without a name, and a warning says so; that of --default-model does so
+    from the start."""
+    put("second")
+    with watching(models_dir) as server:
+        put("first")
+        wait_until(lambda: "first/1" in states(server) and states(server)["first/1"] == "READY")
+        assert embed(server).model.name == "second"
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.endswith("set --default-model embedding=second")
+
+    with serve(models_dir, default_model={"embedding": "first", "rerank": "none"}) as server:
+        assert embed(server).model.name == "first"
+        with pytest.raises(grpc.RpcError, match="model `none` does not exist"):
+            server.stub.Rerank(pb.RerankRequest(inputs=[pb.RerankInput(query="a", documents=["b"])]))
+    assert "--default-model rerank=none: no such model is loaded" in caplog.records[-1].getMessage()
+    with serve(models_dir) as server, pytest.raises(grpc.RpcError, match="several models are loaded"):
+        embed(server)
+
+
+def test_models_in_wrong_places(put, models_dir, caplog):
+    """Each is warned of once with its path, at the start and while others are served."""
+    put()
+    put("flat")
+    for item in (models_dir / "flat" / "1").iterdir():
+        item.rename(models_dir / "flat" / item.name)
+    os.rmdir(models_dir / "flat" / "1")
+    with watching(models_dir) as server:
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert [line.partition("; ")[0] for line in warnings] == [
+            f"`{models_dir}/flat` holds a model that is not served: move it to a version, such as `{models_dir}/flat/1`"
+        ]
+        shutil.copytree(models_dir / "tiny" / "1", models_dir / "tiny" / "latest")
+        wait_until(lambda: f"`{models_dir}/tiny/latest` holds a model" in caplog.records[-1].getMessage())
+        time.sleep(0.1)
+
+        assert embed(server).model.version == "1"
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 2
+
+
 def test_bad_version(put, models_dir, caplog):
     """A version that cannot be loaded is reported once, leaves the others serving, and serves once it is corrected."""
     put()

@@ -41,7 +41,7 @@ def embed(running, model="embedder", **options):
         ({"format": 9}, "format: unknown: 9 (0 for float32, 1 for float16"),
         ({"format": pb.VECTOR_FORMAT_INT8}, "format: int8 needs vectors of length 1; set `normalize`"),
         ({"format": pb.VECTOR_FORMAT_INT8, "model": "bare", "normalize": True}, "bare/1 (embedding) has no scales"),
-        ({"format": pb.VECTOR_FORMAT_FLOAT16, "model": "huge"}, "format: a vector exceeds float16; ask for float32"),
+        ({"format": pb.VECTOR_FORMAT_FLOAT16, "model": "huge"}, "format: a vector exceeds float16; leave it out"),
     ],
 )
 def test_wrong_formats(unit, options, message):
