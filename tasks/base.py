@@ -47,11 +47,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-MAX_SEQ_LENGTH = 65_536
-"""Most tokens of a sequence."""
+MIN_SEQ_LENGTH, MAX_SEQ_LENGTH = 8, 65_536
+"""Fewest and most tokens of a sequence."""
 MAX_LABELS = 65_536
 MAX_LABEL_CHARS = 1024
-SeqLength = Annotated[int, Bounds(least=8, most=MAX_SEQ_LENGTH)]
+SeqLength = Annotated[int, Bounds(least=MIN_SEQ_LENGTH, most=MAX_SEQ_LENGTH)]
 """Length of a sequence in tokens."""
 
 

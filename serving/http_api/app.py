@@ -86,7 +86,11 @@ class Application:
             methods[OTHER] = _other_method(path, methods)
         self._patterns = [(compile_path(path)[0], self._methods.pop(path)) for path in [*self._methods] if "{" in path]
         """Paths with parameters, which a look-up does not find."""
-        self._unknown = {OTHER: Operation(OTHER, UNKNOWN, _refuse_path, own_error)}
+        self._unknown = {
+            prefix: {OTHER: Operation(OTHER, UNKNOWN, _refuse_path, error_body)}
+            for prefix, error_body in (("/v2/", open_inference.oip_error), ("", own_error))
+        }
+        """Operations of other paths by their beginning."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. Return without a reply if the client has hung up."""
@@ -120,7 +124,7 @@ class Application:
         for pattern, methods in self._patterns:
             if found := pattern.match(path):
                 return methods, found.groupdict()
-        return self._unknown, {}
+        return next(methods for prefix, methods in self._unknown.items() if path.startswith(prefix)), {}
 
 
 async def _send(reply: HttpReply, request: Request, send: Send) -> None:

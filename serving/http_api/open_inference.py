@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import numpy as np
 import orjson
 from google.protobuf.message import Message
-from pydantic import FailFast, Field, PlainValidator
+from pydantic import BeforeValidator, FailFast, Field, PlainValidator
 
 from serving.core.calls import num_bytes
-from serving.core.errors import InvalidRequestError
+from serving.core.errors import InvalidRequestError, UnknownMethodError
 from serving.endpoints.methods import Method
 from serving.endpoints.wire import BuiltRequest
 from serving.http_api.exchange import HEADER_LENGTH, HttpReply, Operation, Request, message_of
@@ -45,6 +45,12 @@ def _elements_of(value: Any) -> list[Any]:
     return value
 
 
+def _without_nulls(value: Any) -> Any:
+    """Return parameters without those that are null."""
+    return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
+
+
+Parameters = Annotated[dict[str, Any], BeforeValidator(_without_nulls)]
 Axis = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -54,7 +60,7 @@ class Tensor(Fields):
     name: str
     shape: Annotated[list[Axis], FailFast(), Field(max_length=MAX_AXES)]
     datatype: str
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: Parameters = Field(default_factory=dict)
     data: Annotated[list[Any], PlainValidator(_elements_of, list[Any])] | None = None
 
 
@@ -62,14 +68,16 @@ class Wanted(Fields):
     """Output that a request asks for."""
 
     name: str
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: Parameters = Field(default_factory=dict)
 
 
 class InferFields(Fields):
     """Request of `POST /v2/models/{name}/infer`."""
 
     id: str = ""
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    model_name: str | None = None
+    """That of the path, which KServe's client repeats."""
+    parameters: Parameters = Field(default_factory=dict)
     inputs: Annotated[list[Tensor], FailFast()]
     outputs: Annotated[list[Wanted], FailFast()] = Field(default_factory=list)
 
@@ -101,6 +109,9 @@ def operations(protocol: OpenInference) -> Iterator[Operation]:
             return HttpReply(data)
         return HttpReply(data, media_type=BINARY, headers=[(HEADER_LENGTH, str(json_bytes))])
 
+    async def refuse(request: Request) -> HttpReply:
+        raise UnknownMethodError("statistics of models are not kept here; read GET /metrics")
+
     yield _get(methods, "/v2", "ServerMetadata")
     yield _get(methods, "/v2/health/live", "ServerLive", is_health=True)
     yield _get(methods, "/v2/health/ready", "ServerReady", is_health=True)
@@ -109,6 +120,8 @@ def operations(protocol: OpenInference) -> Iterator[Operation]:
         yield _get(methods, f"{path}/ready", "ModelReady", is_health=True)
         yield _get(methods, f"{path}/config", "ModelConfig")
         yield Operation("POST", f"{path}/infer", infer, oip_error, summary="Run a model.", requests=(InferFields,))
+        yield Operation("GET", f"{path}/stats", refuse, oip_error, summary="Refused: statistics are not kept.")
+    yield Operation("GET", "/v2/models/stats", refuse, oip_error, summary="Refused: statistics are not kept.")
     yield Operation("POST", "/v2/repository/index", index, oip_error, summary="All versions of models.")
 
 
@@ -156,6 +169,8 @@ def _request(tensors: memoryview, name: str, version: str, values: dict[str, Any
         values: values of the JSON.
     """
     fields = validated(values, InferFields)
+    if fields.model_name not in (None, name):
+        raise invalid_field("model_name", f"the path names `{name[:80]}`; leave it out")
     message = pb.ModelInferRequest(model_name=name, model_version=version, id=fields.id)
     all_binary = bool(fields.parameters.get(_WANTED_ALL, False))
     _add_parameters(message.parameters, fields.parameters, "parameters", _WANTED_ALL)

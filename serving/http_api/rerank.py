@@ -1,7 +1,7 @@
 """Routes of rerankers: `POST /v1/rerank` as those of Cohere and Jina, and `POST /v2/rerank` as Cohere's.
 
-Source: API references of Cohere ("Rerank", v1 and v2) and Jina ("Reranker"). The RPC Rerank has the path `/v1/rerank`,
-too: its requests are recognised by their field `inputs`.
+Source: API references of Cohere ("Rerank", v1 and v2) and Jina ("Reranker"), and the requests of vLLM and Infinity. The
+RPC Rerank has the path `/v1/rerank`, too: its requests are recognised by their field `inputs`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, Field, PlainValidator
+from pydantic import BaseModel, FailFast, Field, PlainValidator
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.service import InferenceService
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.wire import BuiltRequest
 from serving.http_api.exchange import HttpReply, Operation, Request, message_of, own_error
-from serving.http_api.fields import Fields, model_reference, named_as, validated
+from serving.http_api.fields import ANY_MODEL, Fields, ModelName, named_as, renaming, validated
 from serving.http_api.json_pieces import join, list_parts, object_parts
 from serving.http_api.rpc import json_method, rpc_request
 
@@ -40,7 +40,8 @@ def rerank_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
 
 
 def _documents(value: Any) -> list[str | dict[str, Any]]:
-    """Return documents, each a text or an object with the field `text`."""
+    """Return documents, each a text or an object with the field `text`; one text is a list of it."""
+    value = [value] if isinstance(value, str) else value
     if not isinstance(value, list) or not value:
         raise ValueError("must be a list of documents, and not empty")
     for number, item in enumerate(value):
@@ -66,25 +67,36 @@ class RerankFields(Fields):
     query: str
     documents: Annotated[
         list[str | dict[str, Any]],
-        PlainValidator(_documents, Annotated[list[str | DocumentFields], Field(min_length=1)]),
+        PlainValidator(_documents, str | Annotated[list[str | DocumentFields], Field(min_length=1)]),
     ]
-    model: str = ""
+    model: ModelName = ANY_MODEL
     top_n: TopN | None = None
-    return_documents: bool | None = False
+    return_documents: bool = False
     truncate: bool | None = None
     """True to cut a query that is too long; no field of Cohere's."""
     label: str = ""
     """Label of a classification model that means that a document fits; no field of Cohere's or Jina's."""
+    raw_scores: bool = False
+    """True for scores before the model's own activation function; a field of Infinity's."""
     max_tokens_per_doc: None = None
     """Other values are refused: documents are read whole."""
     max_chunks_per_doc: None = None
-    rank_fields: None = None
+    rank_fields: Annotated[list[Literal["text"]], FailFast()] = Field(default_factory=list, min_length=1)
+    """Only `text` of a document is read."""
+    user: str | None = None
+    """Ignored, as `priority` and `request_id`: the scores are the same."""
+    priority: int | None = None
+    request_id: str | None = None
 
-    def request(self) -> BuiltRequest:
-        """Return the request of the RPC."""
+    def request(self, model: pb.ModelRef | None = None) -> pb.RerankRequest:
+        """Return the request of the RPC.
+
+        Args:
+            model: model of a path, which counts instead of that of the body.
+        """
         texts = [item if isinstance(item, str) else item["text"] for item in self.documents]
-        options = {"top_n": self.top_n, "label": self.label, "truncate": self.truncate}
-        return BuiltRequest(rerank_message(model_reference(self.model), self.query, texts, **options))
+        options = {name: getattr(self, name) for name in ("top_n", "label", "truncate", "raw_scores")}
+        return rerank_message(model or self.model.reference, self.query, texts, **options)
 
 
 def rerank_message(model: pb.ModelRef, query: str, texts: Sequence[str], **options: Any) -> pb.RerankRequest:
@@ -99,19 +111,20 @@ def operations(service: InferenceService) -> Iterator[Operation]:
     def read(values: dict[str, Any]) -> tuple[RerankFields, BuiltRequest]:
         fields = validated(values, RerankFields)
         service.limits.check_count(len(fields.documents), "documents", field="documents")
-        return fields, fields.request()
+        return fields, BuiltRequest(fields.request())
 
     def read_either(values: dict[str, Any]) -> tuple[RerankFields | None, BuiltRequest]:
-        return (None, rpc_request(pb.RerankRequest, values)) if "inputs" in values else read(values)
+        return (None, rpc_request(pb.RerankRequest, values)) if values.get("inputs") is not None else read(values)
 
     async def rank(request: Request, fields: RerankFields, built: BuiltRequest, version: str) -> HttpReply:
         call = request.call
         if fields.return_documents:
             call.reserve_memory(call.request_bytes)
-        with named_as(NAMES):
+        with named_as(renaming(NAMES)):
             data = await service.infer(endpoint, built, call)
         size = call.request_bytes if fields.return_documents else len(data)
-        return HttpReply(await request.pool.run(call, size, partial(_reply, data, fields, version, call.request_id)))
+        write = partial(rerank_json, fields, version, call.request_id, data)
+        return HttpReply(await request.pool.run(call, size, write))
 
     async def rerank_or_rpc(request: Request) -> HttpReply:
         fields, built = await request.read(read_either)
@@ -138,7 +151,15 @@ def operations(service: InferenceService) -> Iterator[Operation]:
     )
 
 
-def _reply(data: bytes, fields: RerankFields, version: str, request_id: str) -> bytes:
+def rerank_json(fields: RerankFields, version: str, request_id: str, data: bytes) -> bytes:
+    """Return the ranking of a serialised RerankReply for one query.
+
+    Args:
+        fields: request.
+        version: version of Cohere's API.
+        request_id: id of the request.
+        data: reply.
+    """
     reply = pb.RerankReply.FromString(data)
     num_tokens = sum(reply.num_tokens)
     values = {

@@ -1,4 +1,7 @@
-"""RPCs of `bertline.v1` over HTTP: requests and replies in protobuf's JSON mapping, field names as in the proto."""
+"""RPCs of `bertline.v1` over HTTP: requests and replies in protobuf's JSON mapping, field names as in the proto.
+
+A request may be shorter than in that mapping: the name of a model, one item in place of a list, the text of an input.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from itertools import islice
 from typing import Any
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from bertline.v1 import encoder_pb2 as pb
 from serving.core.codec_pool import SMALL_BYTES
 from serving.core.errors import InvalidRequestError, Violation, shorten
 from serving.core.limits import MAX_WORDS
@@ -22,6 +26,7 @@ from serving.endpoints.methods import ENCODER, encoder_methods
 from serving.endpoints.rerank import Rerank
 from serving.endpoints.wire import BuiltRequest
 from serving.http_api.exchange import MAX_VIOLATIONS, HttpReply, Operation, Request, own_error
+from serving.http_api.fields import name_and_version
 from serving.http_api.json_pieces import join, message_parts, path_of, small_bytes
 
 JsonMethod = Callable[[Request, BuiltRequest], Awaitable[HttpReply]]
@@ -83,6 +88,7 @@ def rpc_request(request_type: type[Message], values: dict[str, Any]) -> BuiltReq
     Raises:
         InvalidRequestError: when they do not fit the message: the error names the field.
     """
+    values = _written_out(values, request_type.DESCRIPTOR)
     try:
         return BuiltRequest(json_format.ParseDict(values, request_type()))
     except (json_format.ParseError, ValueError, TypeError, OverflowError) as error:
@@ -91,6 +97,29 @@ def rpc_request(request_type: type[Message], values: dict[str, Any]) -> BuiltReq
             reason = " ".join(str(error).replace(_PREFIX, "").rstrip(".").split())
             found = InvalidRequestError(shorten(reason))
         raise found from None
+
+
+def _written_out(values: dict[str, Any], message: Descriptor) -> dict[str, Any]:
+    """Return the values of a message in protobuf's JSON mapping, in which texts may stand for lists and messages."""
+    found = {}
+    for name, value in values.items():
+        field = message.fields_by_camelcase_name.get(name) or message.fields_by_name.get(name)
+        if field and field.is_repeated and isinstance(value, str | dict):
+            value = [value]
+        if field and field.message_type and field.is_repeated and isinstance(value, list):
+            value = [_message_values(item, field.message_type) for item in value]
+        elif field and field.message_type:
+            value = _message_values(value, field.message_type)
+        found[name] = value
+    return found
+
+
+def _message_values(value: Any, message: Descriptor) -> Any:
+    if isinstance(value, dict):
+        return _written_out(value, message)
+    if isinstance(value, str) and message is pb.ModelRef.DESCRIPTOR:
+        return name_and_version(value)
+    return {"text": value} if isinstance(value, str) and "text" in message.fields_by_name else value
 
 
 def wrong_fields(values: Mapping[str, Any], message_type: type[Message], path: Path = ()) -> Iterator[Violation]:

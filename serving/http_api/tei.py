@@ -1,13 +1,15 @@
 """Routes of Text Embeddings Inference, so that its clients work with the address changed.
 
 Source: OpenAPI description of huggingface/text-embeddings-inference 1.8. A server of TEI has one model and its routes
-name none: here they take the only model of a task, and the same routes below `/tei/{model}` take a named one.
+name none: here they take the default model of a task or that of a field `model`, and the same routes below
+`/tei/{model}` take a named one. `/rerank` takes Cohere's requests, too, which other servers answer there.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
@@ -32,9 +34,24 @@ from serving.endpoints.rerank import Rerank
 from serving.endpoints.tokenize import MAX_TOKENS, answer_tokenize
 from serving.endpoints.wire import BuiltRequest
 from serving.http_api.exchange import HttpReply, Operation, Request, message_of
-from serving.http_api.fields import Dimensions, Fields, TextList, TokenIdRows, model_reference, named_as, validated
+from serving.http_api.fields import (
+    ANY_MODEL,
+    Dimensions,
+    Fields,
+    ModelName,
+    Rename,
+    Texts,
+    TokenIdRows,
+    is_texts,
+    model_reference,
+    named_as,
+    renaming,
+    validated,
+)
 from serving.http_api.json_pieces import dumps, join, list_parts, nested_parts, small_bytes
 from serving.http_api.rerank import NAMES as RERANK_NAMES
+from serving.http_api.rerank import RerankFields as CohereFields
+from serving.http_api.rerank import rerank_json as cohere_json
 from serving.http_api.rerank import rerank_message
 from serving.open_inference.tensors import invalid_field
 from tasks.classification import Classification
@@ -46,7 +63,9 @@ _ERROR_TYPES = {
     ErrorKind.EXHAUSTED: "Overloaded",
     ErrorKind.UNAVAILABLE: "Unhealthy",
 }
-_RERANK_NAMES = {name: new.replace("documents", "texts") for name, new in RERANK_NAMES.items()}
+_text_path = renaming({"texts": "inputs", "top_k": "inputs"})
+_rerank_path = renaming({name: new.replace("documents", "texts") for name, new in RERANK_NAMES.items()})
+_PAIR_FIELD = re.compile(r"inputs\[(\d+)\](?:\.(text|text_pair))?")
 
 JSON_FACTOR = 5
 """Bytes of a token in TEI's JSON per byte in a serialised TokenizeReply, at most."""
@@ -55,6 +74,8 @@ BLOCK_TOKENS = 1024
 
 Answer = Callable[[Request, str], Awaitable[bytes]]
 """Function from a request and the name of a model to the JSON of the reply."""
+Reader = Callable[[dict[str, Any], str, str], "Inference"]
+"""Function from the values of a request, the name of a model in its path, and the id of the request."""
 
 
 def tei_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
@@ -63,25 +84,13 @@ def tei_error(status: HTTPStatus, error: Exception) -> Mapping[str, Any]:
     return {"error": message_of(error), "error_type": _ERROR_TYPES.get(kind, "Backend")}
 
 
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _one_or_several(value: Any) -> list[str]:
-    """Return a text or several as a list."""
-    items = [value] if isinstance(value, str) else value
-    if not _is_texts(items):
-        raise ValueError("must be a text or a list of texts")
-    return items
-
-
 def _texts_or_pairs(value: Any) -> tuple[bool, list[list[str]]]:
     """Return whether there are several inputs, and each as one text or two."""
     if isinstance(value, str):
         return False, [[value]]
-    if _is_texts(value) and len(value) == 2:
+    if is_texts(value) and len(value) in (1, 2):
         return False, [value]
-    if isinstance(value, list) and all(_is_texts(item) and len(item) in (1, 2) for item in value):
+    if isinstance(value, list) and all(is_texts(item) and len(item) in (1, 2) for item in value):
         return True, value
     raise ValueError("must be a text, a pair of texts, or a list of lists with one text or two")
 
@@ -95,59 +104,82 @@ def _without_values(value: Any) -> Any:
     return None
 
 
-Texts = Annotated[list[str], PlainValidator(_one_or_several, str | list[str])]
 TextsOrPairs = Annotated[
     tuple[bool, list[list[str]]],
     PlainValidator(
         _texts_or_pairs,
         str
-        | Annotated[list[str], Field(min_length=2, max_length=2)]
+        | Annotated[list[str], Field(min_length=1, max_length=2)]
         | list[Annotated[list[str], Field(min_length=1, max_length=2)]],
     ),
 ]
 
 
-class TextFields(Fields):
+class TeiFields(Fields):
+    """Fields of every request."""
+
+    model: ModelName = ANY_MODEL
+    """Model, where the path names none; no field of TEI's."""
+
+    def reference(self, name: str) -> pb.ModelRef:
+        """Return the model of a request.
+
+        Args:
+            name: name in the path; empty if it has none.
+
+        Raises:
+            InvalidRequestError: when the body names another model than the path.
+        """
+        wanted = model_reference(name)
+        if name and self.model.reference not in (pb.ModelRef(), wanted):
+            raise invalid_field("model", f"the path names `{name[:80]}`; leave it out")
+        return wanted if name else self.model.reference
+
+
+class CutFields(TeiFields):
+    """Fields of the requests whose texts can be too long."""
+
+    truncate: bool = False
+    truncation_direction: Literal["Right", "right"] = "Right"
+
+
+class TextFields(CutFields):
     """Request of `POST /embed_sparse` and `/embed_all`."""
 
     inputs: Texts
-    truncate: bool | None = False
-    truncation_direction: Literal["Right", "right"] = "Right"
     prompt_name: str | None = None
 
 
 class EmbedFields(TextFields):
     """Request of `POST /embed`."""
 
-    normalize: bool | None = True
+    normalize: bool = True
     """False is refused for a model that always normalises its vectors."""
     dimensions: Dimensions | None = None
 
 
-class PredictFields(Fields):
+class PredictFields(CutFields):
     """Request of `POST /predict`."""
 
     inputs: TextsOrPairs
     raw_scores: Literal[False] = False
-    truncate: bool | None = False
-    truncation_direction: Literal["Right", "right"] = "Right"
     parameters: Annotated[dict[str, None] | None, BeforeValidator(_without_values)] = None
     """Must be empty. The client of the Hugging Face hub sends it, with options that TEI does not have."""
 
 
-class RerankFields(Fields):
+class RerankFields(CutFields):
     """Request of `POST /rerank`. `truncate` cuts the query only: documents are read whole."""
 
     query: str
-    texts: TextList
+    texts: Texts
     raw_scores: bool = False
     """False for scores after the model's own activation function, which need not be from 0 to 1 as TEI's are."""
     return_text: bool = False
-    truncate: bool | None = False
-    truncation_direction: Literal["Right", "right"] = "Right"
+    label: str = ""
+    """Label of a classification model that means that a text fits; no field of TEI's."""
 
 
-class TokenizeFields(Fields):
+class TokenizeFields(TeiFields):
     """Request of `POST /tokenize`."""
 
     inputs: Texts
@@ -155,7 +187,7 @@ class TokenizeFields(Fields):
     prompt_name: None = None
 
 
-class DecodeFields(Fields):
+class DecodeFields(TeiFields):
     """Request of `POST /decode`."""
 
     ids: TokenIdRows
@@ -170,16 +202,14 @@ class Inference:
     message: Message
     write: Callable[[bytes], bytes]
     """Returns TEI's JSON of the serialised reply."""
-    names: Mapping[str, str] = field(default_factory=lambda: {"texts": "inputs"})
-    """As in `named_as`."""
+    rename: Rename = _text_path
+    """Returns the fields of errors under the names of the route."""
     repeats_texts: bool = False
     """True if the reply holds texts of the request."""
 
 
 def _embed(fields: EmbedFields, model: pb.ModelRef) -> Inference:
-    message = pb.EmbedRequest(
-        **_text_options(fields, model), normalize=fields.normalize is not False, dimensions=fields.dimensions
-    )
+    message = pb.EmbedRequest(**_text_options(fields, model), normalize=fields.normalize, dimensions=fields.dimensions)
     return Inference(Embed(), message, embed_json)
 
 
@@ -192,30 +222,68 @@ def _embed_all(fields: TextFields, model: pb.ModelRef) -> Inference:
 
 
 def _text_options(fields: TextFields, model: pb.ModelRef) -> dict[str, Any]:
-    truncate = bool(fields.truncate)
-    return {"model": model, "texts": fields.inputs, "truncate": truncate, "prompt_name": fields.prompt_name}
+    names = {"truncate": fields.truncate, "prompt_name": fields.prompt_name}
+    return {"model": model, "texts": fields.inputs, **names}
 
 
 def _classify(fields: PredictFields, model: pb.ModelRef) -> Inference:
     message = pb.ClassifyRequest(**_pair_options(fields, model))
-    return Inference(Classify(), message, partial(classify_json, fields.inputs[0]))
+    several = fields.inputs[0]
+    return Inference(Classify(), message, partial(classify_json, several), partial(_pair_path, several))
 
 
 def _regress(fields: PredictFields, model: pb.ModelRef) -> Inference:
     message = pb.RegressRequest(**_pair_options(fields, model))
-    return Inference(Regress(), message, partial(regress_json, fields.inputs[0]))
+    several = fields.inputs[0]
+    return Inference(Regress(), message, partial(regress_json, several), partial(_pair_path, several))
 
 
 def _pair_options(fields: PredictFields, model: pb.ModelRef) -> dict[str, Any]:
     inputs = [pb.TextInput(text=item[0], text_pair=item[1] if len(item) > 1 else None) for item in fields.inputs[1]]
-    return {"model": model, "inputs": inputs, "truncate": bool(fields.truncate)}
+    return {"model": model, "inputs": inputs, "truncate": fields.truncate}
+
+
+def _pair_path(several: bool, path: str) -> str:
+    """Return the path of a text of `/predict`: `inputs[3][1]` for the second one of a pair."""
+    if not (found := _PAIR_FIELD.fullmatch(path)):
+        return path
+    text = {"text": "[0]", "text_pair": "[1]"}.get(found[2], "")
+    return f"inputs[{found[1]}]{text}" if several else f"inputs{text}"
 
 
 def _rerank(fields: RerankFields, model: pb.ModelRef) -> Inference:
-    truncate, raw_scores = bool(fields.truncate), fields.raw_scores
-    message = rerank_message(model, fields.query, fields.texts, truncate=truncate, raw_scores=raw_scores)
+    options = {name: getattr(fields, name) for name in ("truncate", "raw_scores", "label")}
+    message = rerank_message(model, fields.query, fields.texts, **options)
     write = partial(rerank_json, fields.texts if fields.return_text else None)
-    return Inference(Rerank(), message, write, _RERANK_NAMES, fields.return_text)
+    return Inference(Rerank(), message, write, _rerank_path, fields.return_text)
+
+
+def _reader(kind: type[Any], prepare: Callable[[Any, pb.ModelRef], Inference]) -> Reader:
+    """Return a reader of requests.
+
+    Args:
+        kind: fields of the request.
+        prepare: returns what they ask of a model.
+    """
+
+    def read(values: dict[str, Any], name: str, request_id: str) -> Inference:
+        fields = validated(values, kind)
+        return prepare(fields, fields.reference(name))
+
+    return read
+
+
+_read_embed, _read_tei_rerank = _reader(EmbedFields, _embed), _reader(RerankFields, _rerank)
+
+
+def _read_rerank(values: dict[str, Any], name: str, request_id: str) -> Inference:
+    """Return what a request of TEI's asks, or one of Cohere's, which has `documents` in place of `texts`."""
+    if values.get("documents") is None or values.get("texts") is not None:
+        return _read_tei_rerank(values, name, request_id)
+    fields = validated(values, CohereFields)
+    message = fields.request(TeiFields(model=fields.model).reference(name))
+    write = partial(cohere_json, fields, "1", request_id)
+    return Inference(Rerank(), message, write, renaming(RERANK_NAMES), fields.return_documents)
 
 
 class TeiRoutes:
@@ -229,31 +297,26 @@ class TeiRoutes:
             max_request_bytes: maximum size of a request, for `/info`.
         """
         self._service, self._max_request_bytes = service, max_request_bytes
-        self._embed = partial(self._infer, EmbedFields, _embed)
-        self._rerank = partial(self._infer, RerankFields, _rerank)
+        self._read_predict = _reader(PredictFields, self._predict)
 
     def operations(self) -> Iterator[Operation]:
         """Yield the routes, each for the only model and for a named one."""
-        any_fields = (EmbedFields, PredictFields, RerankFields)
+        any_fields, texts = (EmbedFields, PredictFields, RerankFields), (TextFields,)
+        read_sparse, read_all = _reader(TextFields, _embed_sparse), _reader(TextFields, _embed_all)
         routes: list[tuple[str, Answer, tuple[type, ...], str]] = [
-            ("/embed", self._embed, (EmbedFields,), "Vectors of texts"),
+            ("/embed", partial(self._infer, _read_embed), (EmbedFields,), "Vectors of texts"),
+            ("/embed_sparse", partial(self._infer, read_sparse), texts, "Sparse vectors of texts"),
+            ("/embed_all", partial(self._infer, read_all), texts, "Vectors of the tokens of texts"),
+            ("/predict", partial(self._infer, self._read_predict), (PredictFields,), "Labels or numbers of texts"),
             (
-                "/embed_sparse",
-                partial(self._infer, TextFields, _embed_sparse),
-                (TextFields,),
-                "Sparse vectors of texts",
+                "/rerank",
+                partial(self._infer, _read_rerank),
+                (RerankFields, CohereFields),
+                "Texts in the order in which they fit a query",
             ),
-            (
-                "/embed_all",
-                partial(self._infer, TextFields, _embed_all),
-                (TextFields,),
-                "Vectors of the tokens of texts",
-            ),
-            ("/predict", self._predict, (PredictFields,), "Labels or numbers of texts"),
-            ("/rerank", self._rerank, (RerankFields,), "Texts in the order in which they fit a query"),
             ("/tokenize", self._tokenize, (TokenizeFields,), "Tokens of texts"),
             ("/decode", self._decode, (DecodeFields,), "Texts of token ids"),
-            ("", self._answer_any, any_fields, "Vectors, labels or a ranking"),
+            ("", partial(self._infer, self._read_any), any_fields, "Vectors, labels or a ranking"),
         ]
         for path, answer, requests, summary in routes:
             for place, of_what in ((path or "/", ""), (PREFIX + path, " of a named model")):
@@ -263,81 +326,83 @@ class TeiRoutes:
             about = "A model, as Text Embeddings Inference describes it."
             yield Operation("GET", place, _route(self._info), tei_error, summary=about)
 
-    async def _infer(
-        self, kind: type[Fields], prepare: Callable[[Any, pb.ModelRef], Inference], request: Request, name: str
-    ) -> bytes:
+    async def _infer(self, reader: Reader, request: Request, name: str) -> bytes:
         """Return the reply of an endpoint as TEI's JSON.
 
         Args:
-            kind: fields of the request.
-            prepare: returns what they ask of a model.
+            reader: reads the request.
             request: request.
-            name: name of the model; empty for the only one of a task.
+            name: name of the model; empty for the default one of a task.
         """
         call = request.call
 
         def read(values: dict[str, Any]) -> tuple[Inference, BuiltRequest]:
-            wanted = prepare(validated(values, kind), model_reference(name))
+            wanted = reader(values, name, call.request_id)
             return wanted, BuiltRequest(wanted.message)
 
         wanted, built = await request.read(read)
         if wanted.repeats_texts:
             call.reserve_memory(call.request_bytes)
-        with named_as(wanted.names):
+        with named_as(wanted.rename):
             reply = await self._service.infer(wanted.endpoint, built, call)
         size = max(len(reply), call.request_bytes)
         small = small_bytes(call.num_inputs) if wanted.endpoint.returns_vectors else SMALL_BYTES
         return await request.pool.run(call, size, partial(wanted.write, reply), small=small)
 
-    async def _answer_any(self, request: Request, name: str) -> bytes:
-        """Answer `POST /` by the task of the model."""
-        answers: dict[str, Answer] = {
-            Embed.task: self._embed,
-            Classify.task: self._predict,
-            Regress.task: self._predict,
-        }
-        names = {model.manifest.name for model in self._service.models}
-        if not name and len(names) != 1:
-            return await self._embed(request, name)
-        name = name or names.pop()
-        task = self._model(name).task.name
-        if task == Regress.task and await request.read(lambda values: "query" in values):
-            return await self._rerank(request, name)
-        if task not in answers:
-            raise InvalidRequestError(f"`{name}` is a model for `{task}`; TEI knows {', '.join(answers)}")
-        return await answers[task](request, name)
+    def _read_any(self, values: dict[str, Any], name: str, request_id: str) -> Inference:
+        """Return what a request of `POST /` asks, by the task of the model; without one, vectors."""
+        readers = {Embed.task: _read_embed, Classify.task: self._read_predict, Regress.task: self._read_predict}
+        wanted = validated({"model": values.get("model")}, TeiFields).reference(name)
+        if not (model := self._chosen(wanted, lambda model: True)):
+            return _read_embed(values, name, request_id)
+        task = model.task.name
+        if task == Regress.task and values.get("query") is not None:
+            return _read_rerank(values, name, request_id)
+        if task not in readers:
+            raise InvalidRequestError(
+                f"`{model.manifest.name}` is a model for `{task}`; TEI knows {', '.join(readers)}"
+            )
+        return readers[task](values, name, request_id)
 
-    async def _predict(self, request: Request, name: str) -> bytes:
-        """Return labels or numbers; without a name, numbers if only a model of numbers is there."""
-        if name:
-            is_regression = self._model(name).task.name == Regression.name
-        else:
-            tasks = {model.task.name for model in self._service.models.highest}
-            is_regression = Regression.name in tasks and Classification.name not in tasks
-        return await self._infer(PredictFields, _regress if is_regression else _classify, request, name)
+    def _predict(self, fields: PredictFields, model: pb.ModelRef) -> Inference:
+        """Return the request for labels; for numbers if the model gives them, or only such a model is there."""
+        kinds = (Classification.name, Regression.name)
+        chosen = self._chosen(model, lambda model: model.task.name in kinds)
+        return (_regress if chosen and chosen.task.name == Regression.name else _classify)(fields, model)
+
+    def _chosen(self, wanted: pb.ModelRef, fits: Callable[[Model], bool]) -> Model | None:
+        """Return the model of a name; without one, the default of those that fit, or None if there is none."""
+        models = self._service.models
+        try:
+            name = wanted.name or models.default_name(None, fits)
+        except InvalidRequestError:
+            return None
+        return models.find(name, wanted.version)
 
     async def _tokenize(self, request: Request, name: str) -> bytes:
-        manifest, call = self._model(name, Embed.task).manifest, request.call
+        call = request.call
 
         def read(values: dict[str, Any]) -> tuple[bool, BuiltRequest]:
             fields = validated(values, TokenizeFields)
             inputs = [pb.TextInput(text=text) for text in fields.inputs]
+            manifest = self._model(fields.reference(name)).manifest
             model = pb.ModelRef(name=manifest.name, version=manifest.version)
             return fields.add_special_tokens, BuiltRequest(pb.TokenizeRequest(model=model, inputs=inputs))
 
         with_special, built = await request.read(read)
-        reply = await answer_tokenize(self._service, built, call)
+        with named_as(lambda path: path.removesuffix(".text")):
+            reply = await answer_tokenize(self._service, built, call)
         call.reserve_memory(JSON_FACTOR * len(reply))
         return await request.pool.run(call, len(reply), partial(tokenize_json, with_special, reply))
 
     async def _decode(self, request: Request, name: str) -> bytes:
         fields = await request.read(lambda values: validated(values, DecodeFields))
         self._service.limits.check_count(len(fields.ids), field="ids")
-        decode = partial(_decoded_json, self._model(name, Embed.task), fields.ids, fields.skip_special_tokens)
+        decode = partial(_decoded_json, self._model(fields.reference(name)), fields.ids, fields.skip_special_tokens)
         return await request.pool.run(request.call, len(request.data), decode)
 
     async def _info(self, request: Request, name: str) -> bytes:
-        model = self._model(name, Embed.task)
+        model = self._model(model_reference(name))
         manifest, settings = model.manifest, model.task.settings
         values = {
             "model_id": manifest.name,
@@ -353,10 +418,9 @@ class TeiRoutes:
         }
         return orjson.dumps(values)
 
-    def _model(self, name: str, task: str | None = None) -> Model:
-        """Return the model of a name; the only one of a task if there is none."""
-        reference = model_reference(name)
-        return self._service.models.find(reference.name, reference.version, None if name else task)
+    def _model(self, wanted: pb.ModelRef) -> Model:
+        """Return the model of a name; without one, the default of the models for vectors."""
+        return self._service.models.find(wanted.name, wanted.version, None if wanted.name else Embed.task)
 
 
 def _route(answer: Answer) -> Callable[[Request], Awaitable[HttpReply]]:

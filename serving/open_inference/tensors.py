@@ -63,6 +63,8 @@ _KINDS = {
     "top_k": (int, "a whole number from 1"),
 }
 """Type of each option, and its name in errors."""
+_IGNORED = {"priority", "sequence_id", "sequence_start", "sequence_end"}
+"""Parameters of Triton's clients that change no answer here: no model keeps anything between requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ def read_options(parameters: Mapping[str, Any], known: Collection[str]) -> Optio
     """
     values: dict[str, Any] = {}
     for name, parameter in parameters.items():
+        if name in _IGNORED:
+            continue
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
             raise invalid_field("parameters", f"unknown: {quoted(name)} (parameters for these inputs: {listed})")

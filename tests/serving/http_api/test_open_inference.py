@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from serving.http_api.open_inference import BINARY
-from tests.serving.http_api.requests import port_of, post
+from tests.serving.http_api.requests import port_of, post, send
 
 TEXTS = ["the cat sees the old dog", "a bird"]
 INPUT = {"name": "text", "shape": [2], "datatype": "BYTES", "data": TEXTS}
@@ -111,6 +111,20 @@ def test_mistakes(path, body, status, message, server):
 
     assert reply.status == status
     assert message in reply.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["stats", "embedder/stats", "embedder/versions/1/stats", "embedder/generate", "embedder/trace/setting"],
+)
+def test_other_routes_of_triton(path, server):
+    """Names of Triton's API are no names of models; the refusal has the protocol's shape."""
+    reply = send(server, "GET", f"/v2/models/{path}")
+
+    assert reply.status == 404
+    assert (
+        "GET /metrics" in reply.json()["error"] if path.endswith("stats") else "no such route" in reply.json()["error"]
+    )
 
 
 @pytest.mark.parametrize(

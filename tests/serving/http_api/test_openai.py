@@ -5,6 +5,7 @@ import base64
 import numpy as np
 import openai
 import pytest
+from tokenizers import Tokenizer
 
 from tests.serving.http_api.requests import port_of, post, send
 
@@ -48,6 +49,27 @@ def test_token_ids(dimensions, server):
     assert rows.json()["usage"] == texts.json()["usage"]
 
 
+@pytest.mark.parametrize("num_tokens", [8, 9, 31, 32, -1])
+@pytest.mark.parametrize("kind", ["texts", "token ids"])
+def test_long_texts_are_cut(num_tokens, kind, server, all_tasks):
+    """`truncate_prompt_tokens` cuts as the tokenizer itself does, at the end of the text; -1 and `truncate` at the
+    model's maximum."""
+    tokenizer = Tokenizer.from_file(str(all_tasks[0] / "embedder" / "1" / "tokenizer.json"))
+    texts = ["the cat sees the old dog " * 10, "a bird"]
+    whole = [item.ids for item in tokenizer.encode_batch(texts)]
+    tokenizer.enable_truncation(num_tokens if num_tokens > 0 else 32)
+    expected = post(server, "/v1/embeddings", {"input": [item.ids for item in tokenizer.encode_batch(texts)]}).json()
+
+    sent = texts if kind == "texts" else whole
+    bodies = [{"input": sent, "truncate_prompt_tokens": num_tokens}]
+    if num_tokens in (-1, 32):
+        bodies += [{"input": sent, "truncate": value} for value in (True, "END")]
+    for body in bodies:
+        found = post(server, "/v1/embeddings", body)
+        np.testing.assert_allclose(vectors_of(found), [item["embedding"] for item in expected["data"]], atol=1e-5)
+        assert found.json()["usage"] == expected["usage"]
+
+
 def test_models(server):
     """Models are listed once, and found by name."""
     listed = send(server, "GET", "/v1/models").json()
@@ -80,7 +102,13 @@ def test_models(server):
             "begin with `2` and end with `5`, its own with `[2]` and `[3]`",
         ),
         ({"input": [2, 5, 3, 5, 3]}, 400, "input[0]", "special token `3` is inside"),
-        ({"input": [[2, 5, 3], [1] * 100_000]}, 400, "input[1]", "too long"),
+        (
+            {"input": [[2, 5, 3], [1] * 100_000]},
+            400,
+            "input[1]",
+            "too long: `100000` tokens (maximum `32`); set `truncate`",
+        ),
+        ({"input": "the cat " * 20}, 400, "input[0]", "shorten it or set `truncate`"),
         ({"input": "a", "prompt_name": "none"}, 400, "prompt_name", "unknown prompt"),
         ({"input": [5], "input_type": "query"}, 400, "input_type", "token ids get no prompt"),
         ({"input": [5], "model": "classifier"}, 400, None, "classif"),

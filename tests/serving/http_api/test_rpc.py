@@ -86,11 +86,11 @@ def test_mistakes(path, body, status, reason, message, server):
 @pytest.mark.parametrize(
     ("path", "body", "expected"),
     [
-        ("/v1/embed", {"texts": "a"}, {"texts": "must be a list"}),
+        ("/v1/embed", {"texts": 1}, {"texts": "must be a list"}),
         ("/v1/embed", {"texts": ["a", " ", "b", ""]}, {"texts[1]": "empty text", "texts[3]": "empty text"}),
         (
             "/v1/embed",
-            {"model": "embedder", "texts": ["a", 1, None], "truncate": "yes", "dimensions": -1, "prompt_name": None},
+            {"model": 1, "texts": ["a", 1, None], "truncate": "yes", "dimensions": -1, "prompt_name": None},
             {
                 "model": "must be an object (fields: name, version)",
                 "texts[1]": "must be a string",
@@ -101,7 +101,7 @@ def test_mistakes(path, body, status, reason, message, server):
         ),
         (
             "/v1/classify",
-            {"inputs": [{"text": "a", "text_pair": []}, "a"]},
+            {"inputs": [{"text": "a", "text_pair": []}, 1]},
             {
                 "inputs[0].text_pair": "must be a string",
                 "inputs[1]": "must be an object (fields: text, text_pair)",

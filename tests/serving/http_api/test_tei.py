@@ -207,6 +207,13 @@ def test_the_only_model_answers(tmp_path):
         ("/tei/none/embed", {"inputs": "a"}, 404, "Backend", "`none` does not exist"),
         ("/tei/reader", {"inputs": "a"}, 400, "Validation", "TEI knows"),
         ("/decode", {"ids": [10**9]}, 400, "Validation", "ids[0]"),
+        ("/embed", {"inputs": ["a", ""]}, 400, "Validation", "inputs[1]: empty text"),
+        ("/predict", {"inputs": ""}, 400, "Validation", "inputs[0]: empty text"),
+        ("/predict", {"inputs": ["a", ""]}, 400, "Validation", "inputs[1]: empty text"),
+        ("/predict", {"inputs": [["a"], ["a", ""]]}, 400, "Validation", "inputs[1][1]: empty text"),
+        ("/tei/classifier/rerank", {"query": "a", "texts": ["b"]}, 400, "Validation", "label: classifier/1"),
+        ("/tei/classifier/rerank", {"query": "", "texts": ["b"], "label": "no"}, 400, "Validation", "query: empty"),
+        ("/tokenize", {"inputs": ["a", "b" * 1_000_001]}, 400, "Validation", "inputs[1]: text too long"),
     ],
 )
 def test_mistakes(path, body, status, kind, message, server):
