@@ -8,24 +8,33 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import ExitStack
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""Start of the small text that git leaves in place of a large file."""
+
 
 def open_regular(path: str | Path) -> BufferedReader:
     """Open a regular file for reading.
 
     Raises:
-        ValueError: when it is a pipe, socket or device.
+        ValueError: when it is a pipe, socket or device, or a pointer of git-lfs.
         OSError: when it cannot be read; IsADirectoryError for a folder.
     """
     mode = os.stat(path).st_mode  # before opening it, since opening waits or has effects on pipes and devices
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder raises its own error
         raise ValueError(f"not a regular file: `{path}`; put a file in its place")
-    return open(path, "rb", opener=_open_without_waiting)
+    with ExitStack() as stack:
+        file = stack.enter_context(open(path, "rb", opener=_open_without_waiting))
+        if file.peek(len(_LFS_POINTER)).startswith(_LFS_POINTER):
+            raise ValueError(f"`{path}` is a git-lfs pointer, not the file itself; run git lfs pull")
+        stack.pop_all()
+    return file
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -36,7 +45,7 @@ def read_regular(path: str | Path, max_bytes: int | None = None) -> bytes:
     """Return the content of a regular file.
 
     Raises:
-        ValueError: when it is a pipe, socket or device, or larger than `max_bytes`.
+        ValueError: as `open_regular`, or when it is larger than `max_bytes`.
         OSError: when it cannot be read.
     """
     with open_regular(path) as file:
@@ -52,8 +61,9 @@ def read_json_value(path: Path, max_bytes: int | None = None) -> Any:
     Raises:
         ValueError: naming the file, when it is not JSON or larger than `max_bytes`.
     """
+    content = read_regular(path, max_bytes)
     try:
-        return from_json(read_regular(path, max_bytes))
+        return from_json(content)
     except ValueError as error:
         raise ValueError(f"broken JSON in `{path}`: {error}") from error
 

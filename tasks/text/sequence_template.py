@@ -92,8 +92,7 @@ def read_templates(backend: tokenizers.Tokenizer, source: str) -> tuple[Sequence
     samples = list({tuple(item.ids): item for item in encoded if item.ids}.values())[:2]
     if len(samples) < 2:
         raise ValueError(f"the tokenizer of `{source}` has no tokens for letters, digits and punctuation")
-    has_bert_tokens = all(backend.token_to_id(token) is not None for token in ("[CLS]", "[SEP]"))
-    if backend.post_processor is None and has_bert_tokens:
+    if lacks_template(backend):
         backend = tokenizers.Tokenizer(backend.model)
         backend.post_processor = bert_template(backend)
     single, pair = backend.post_process(samples[0]), backend.post_process(samples[0], samples[1])
@@ -101,6 +100,12 @@ def read_templates(backend: tokenizers.Tokenizer, source: str) -> tuple[Sequence
         raise ValueError(f"the post-processor of `{source}` adds the id `{unknown}`, which is no token")
     texts = [np.array(item.ids) for item in samples]
     return _template(single, texts[:1], source), _template(pair, texts, source)
+
+
+def lacks_template(backend: tokenizers.Tokenizer) -> bool:
+    """Return whether a tokenizer has BERT's special tokens, but nothing that adds them."""
+    has_bert_tokens = all(backend.token_to_id(token) is not None for token in ("[CLS]", "[SEP]"))
+    return backend.post_processor is None and has_bert_tokens
 
 
 def bert_template(backend: tokenizers.Tokenizer) -> tokenizers.processors.PostProcessor:

@@ -34,6 +34,7 @@ from tasks.text.tokenizer_files import (
     read_special_names,
 )
 from tasks.text.tokenizer_patterns import check_time
+from tasks.text.word_pieces import WordPieces
 
 BATCH_CHARS = 4 * PIECE_CHARS
 """Characters tokenized in one call of the backend, which takes up to 600 bytes for each until its tokens are arrays."""
@@ -83,6 +84,8 @@ class Tokenizer:
         Raises:
             ValueError: if a special token is not in the vocabulary, or the template cannot be used.
         """
+        self.truncation_side = str((backend.truncation or {}).get("direction", "right"))
+        """Side of long texts that transformers cuts off by `tokenizer.json`."""
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
@@ -237,18 +240,14 @@ class Tokenizer:
         """Return the id of a token, None where the vocabulary lacks it."""
         return self.backend.token_to_id(token)
 
-    def continues_word(self) -> np.ndarray:
-        """Return which tokens continue the word of the token before them: [vocabulary] bool.
+    def continues_word(self, ids: np.ndarray) -> np.ndarray:
+        """Return which tokens of a text continue the word of the token before them: [length] bool (`WordPieces`)."""
+        return self.word_pieces.continues(ids)
 
-        In WordPiece these have a prefix (`##ing`); in byte-level BPE and SentencePiece, words begin with a mark for the
-        space before them, and letters and digits without it continue a word.
-        """
-        prefix = getattr(self.backend.model, "continuing_subword_prefix", None)
-        tokens = [self.token(index) for index in range(self.vocab_size)]
-        if prefix:
-            return np.array([token.startswith(prefix) for token in tokens])
-        special = self.backend.get_added_tokens_decoder()
-        return np.array([token[:1].isalnum() and index not in special for index, token in enumerate(tokens)])
+    @functools.cached_property
+    def word_pieces(self) -> WordPieces:
+        """Text of the tokens, and which of them continue words."""
+        return WordPieces(self.backend, self.vocab_size)
 
     def assemble(self, first_ids: np.ndarray, second_ids: np.ndarray | None = None) -> dict[str, Any]:
         """Assemble a text or a pair with the special tokens (see `SequenceTemplate.assemble`)."""

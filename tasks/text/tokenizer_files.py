@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from tasks.text.json_files import read_flag, read_optional_json
+from tasks.text.json_files import open_regular, read_flag, read_optional_json
 from tasks.text.sequence_template import bert_template
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -133,11 +133,11 @@ def panics_as_errors(problem: str = "the tokenizer cannot read a text") -> Itera
 
 
 def _check_size(path: Path) -> None:
-    """Refuse a file that would stop all other threads for seconds."""
+    """Refuse a file that would stop all other threads for seconds, or is no file of its own (`open_regular`)."""
     num_bytes, num_added = path.stat().st_size, 0
     if num_bytes > MAX_FILE_BYTES:
         raise ValueError(f"`{path}` has {num_bytes} bytes, {MAX_FILE_BYTES} fit; make a smaller vocabulary")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(2**20):
             num_added += block.count(b'"single_word"')  # once in each added token
     if num_added > MAX_ADDED_TOKENS:

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from tasks.text.json_files import read_json
+from tasks.base import MAX_LABELS
+from tasks.text.json_files import as_json, read_json
 from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from training.checkpoint.tokenizer import read_tokenizer
@@ -122,12 +123,19 @@ def labels_of(config_values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the labels of a classifier in `config.json`, in the order of its logits.
 
     Raises:
-        ValueError: if they are not strings numbered from 0.
+        ValueError: if they are not strings or whole numbers, numbered from 0, or their number is wrong.
     """
-    id2label = config_values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    if not (id2label := config_values.get("id2label")):  # as transformers names them
+        count = config_values.get("num_labels")
+        count = 2 if count is None else count
+        if type(count) is not int or not 1 <= count <= MAX_LABELS:
+            raise ValueError(
+                f"num_labels of {CONFIG_FILE} must be a whole number from 1 to {MAX_LABELS}: `{as_json(count)}`"
+            )
+        return tuple(f"LABEL_{number}" for number in range(count))
     by_number = id2label if isinstance(id2label, dict) else {}
     labels = [by_number.get(str(number)) for number in range(len(by_number))]
-    if not labels or not all(isinstance(label, str) for label in labels):
+    if not labels or not all(type(label) in (str, int) for label in labels):
         raise ValueError(f"id2label of {CONFIG_FILE} must name a label for each number from 0: `{str(id2label)[:60]}`")
     return tuple(map(str, labels))
 
@@ -190,7 +198,8 @@ def load_model(
         raise ValueError(f"`{Path(directory) / CONFIG_FILE}` unties the word embeddings; masked-lm needs them tied")
     try:
         shape = config or architecture.read_config(values)
-        model = _without_weights(task, shape, num_labels or len(labels_of(values)), dropout)
+        known = len(labels_of(values)) if MODELS[task].has_labels and not num_labels else num_labels
+        model = _without_weights(task, shape, known, dropout)
     except (TypeError, ValueError) as error:
         raise ValueError(f"broken `{Path(directory) / CONFIG_FILE}`: {error}") from error
     weights = _read_our_weights(directory, architecture, len(model.bert.layers), task)
@@ -206,9 +215,10 @@ def load_model(
             if name in weights:
                 raise _shape_error(directory, task, name, weights[name], shape, num_labels, values)
             missing = architecture.file_name(name, len(model.bert.layers), task)
-            raise ValueError(
-                f"checkpoint `{directory}` cannot do `{task}`: it lacks `{missing}`; fine-tune it for that first"
-            )
+            hint = "fine-tune it for that first" if name.startswith(_HEADS) else "save all weights of the encoder again"
+            if other := next((key for key in read_weights(directory) if key.endswith(f".{missing}")), ""):
+                hint = f"it has `{other}`; save the weights without `{other.removesuffix(missing)}`"
+            raise ValueError(f"checkpoint `{directory}` cannot do `{task}`: it lacks `{missing}`; {hint}")
     if broken := next((name for name, value in fitting.items() if not value.isfinite().all()), None):
         broken = architecture.file_name(broken, len(model.bert.layers), task)
         raise ValueError(f"checkpoint `{directory}` is broken: `{broken}` has NaN or infinite values; train it again")

@@ -23,7 +23,7 @@ from tasks.spans import SpanSettings
 from tasks.sparse_embedding import SparseEmbedding
 from tasks.text.json_files import as_json, read_optional_json
 from tasks.text.tokenizer import Tokenizer
-from tasks.text.tokenizer_files import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, load_backend
+from tasks.text.tokenizer_files import TOKENIZER_CONFIG_FILE
 from tasks.token_embedding import TokenEmbedding, TokenEmbeddingSettings
 from training.checkpoint.reader import (
     CONFIG_FILE,
@@ -43,6 +43,7 @@ from training.checkpoint.sentence_transformers import (
     token_settings,
 )
 from training.checkpoint.task_card import TaskCard, read_task_card
+from training.checkpoint.tokenizer import check_truncation_side
 from training.model.architectures.base import Architecture
 from training.model.config import EncoderConfig
 from training.model.disentangled_encoder import DisentangledConfig
@@ -152,6 +153,7 @@ def read_checkpoint_task(
         raise ValueError(f"unknown task: `{task}` (one of: {', '.join(TASKS)})")
     _refuse_other_heads(directory, config, card, family, task)
     tokenizer = load_tokenizer(directory, family.vocab_size)
+    check_truncation_side(directory, tokenizer, task)
     remark = ""
     if card and card.task == task:
         values = settings_to_dict(card.settings)
@@ -299,8 +301,6 @@ def _foreign_settings(
     directory: Path, config: Mapping[str, Any], card: TaskCard | None, family: Family, task: str
 ) -> dict[str, Any]:
     """Return settings for a checkpoint without a task card, or trained for another task."""
-    if not TASKS[task].token_outputs:  # tasks with outputs for each token read long texts in windows
-        _check_truncation_side(directory)
     limits = [family.num_positions, *_tokenizer_limit(directory)]
     if card:
         limits.append(card.settings.max_seq_length)
@@ -315,18 +315,6 @@ def _foreign_settings(
         values["max_query_length"] = min(SpanSettings.max_query_length, longest // 4)
         values["doc_stride"] = min(SpanSettings.doc_stride, longest // 3)
     return values
-
-
-def _check_truncation_side(directory: Path) -> None:
-    """Raise for a tokenizer that cuts off the beginning of long texts, since all of ours cut off the end."""
-    config_path, path = directory / TOKENIZER_CONFIG_FILE, directory / TOKENIZER_FILE
-    side, found_in = read_optional_json(config_path).get("truncation_side"), config_path
-    if side is None and path.is_file():
-        side, found_in = (load_backend(directory)[0].truncation or {}).get("direction"), path
-    if side not in (None, "right"):
-        raise ValueError(
-            f"unsupported truncation_side `{side}` in `{found_in}`; set it to `right`, or give short texts"
-        )
 
 
 def _tokenizer_limit(directory: Path) -> list[int]:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tasks.bundle.files import sha256
-from tasks.text.json_files import read_json
+from tasks.text.json_files import open_regular, read_json
 from training.checkpoint.pickled_weights import load_pickled
 
 WEIGHTS_FILE = "model.safetensors"
@@ -25,6 +25,8 @@ WEIGHTS_FILES = (
     "pytorch_model.bin.index.json",
 )
 """Files that hold the weights or, as an index, name the files that do. The first one found is read."""
+_WRAPPERS = ("module.", "_orig_mod.", "model.")
+"""Starts of the names of a network that was saved within another module: DataParallel, `torch.compile`, Lightning."""
 MAX_NAMES = 4
 """Maximum number of names for the same numbers, on average: tied weights have two or three."""
 
@@ -65,7 +67,7 @@ def _weights_path(directory: Path) -> Path:
 
 
 def read_weights(directory: str | Path) -> dict[str, Tensor]:
-    """Read the weights of a checkpoint under Hugging Face's names, as float32.
+    """Read the weights of a checkpoint under Hugging Face's names, as float32; names of wrappers are removed.
 
     Raises:
         ValueError: if there are none, or the file is broken or holds more than plain tensors.
@@ -85,7 +87,15 @@ def read_weights(directory: str | Path) -> dict[str, Tensor]:
         raise ValueError(
             f"cannot read weights `{path}`: `{quantized}` is quantized; use the checkpoint with 16 bits or more"
         )
-    return {name: value.float() for name, value in floats.items()}
+    return {name: value.float() for name, value in _unwrapped(floats).items()}
+
+
+def _unwrapped(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Remove the starts that wrappers give all names; a family whose own start is `model.` is read without it, too."""
+    for start in _WRAPPERS:
+        if weights and all(name.startswith(start) for name in weights):
+            return _unwrapped({name.removeprefix(start): value for name, value in weights.items()})
+    return weights
 
 
 def _read_index(index: Path) -> dict[str, str]:
@@ -106,6 +116,7 @@ def _parts(index: Path) -> list[Path]:
 
 
 def _read_file(path: Path) -> Mapping[str, Tensor]:
+    open_regular(path).close()  # raises for a pointer of git-lfs
     try:
         weights = load_file(path) if path.suffix == ".safetensors" else load_pickled(path)
     except Exception as error:  # safetensors and pickle raise errors of many kinds

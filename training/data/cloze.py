@@ -30,10 +30,10 @@ def cloze_examples(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[Cloze
     reads. Texts without such tokens, and texts that contain [MASK], are skipped.
     """
     assert tokenizer.mask_id is not None  # tasks with masks check it
-    number, mask, continues = 0, tokenizer.token(tokenizer.mask_id), tokenizer.continues_word()
+    number, mask = 0, tokenizer.token(tokenizer.mask_id)
     for text in texts:
         tokens = tokenizer.tokenize([text])[0]
-        is_first = np.append(~continues[tokens.ids], True)
+        is_first = np.append(~tokenizer.continues_word(tokens.ids), True)
         is_whole = is_first[:-1] & is_first[1:] & (tokens.ids != tokenizer.filler_id)
         whole = np.flatnonzero(is_whole)
         rng = random_generator(0, 0, stream=7, index=number)

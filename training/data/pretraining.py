@@ -107,7 +107,6 @@ class PretrainingExamples:
         if corpus.tokenizer.mask_id is None:
             raise ValueError("the tokenizer of the corpus has no mask token; pretraining needs one")
         self._mask_id = corpus.tokenizer.mask_id
-        self._is_piece = corpus.tokenizer.continues_word() if self.masking.whole_words else None
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     @property
@@ -175,10 +174,8 @@ class PretrainingExamples:
         template: SequenceTemplate,
     ) -> np.ndarray | None:
         """Return which tokens continue a word, bool [length]; None without whole-word masking."""
-        if self._is_piece is None:
+        if not self.masking.whole_words:
             return None
-        if not self.corpus.has_words:
-            return self._is_piece[input_ids]
         continues = np.zeros(len(input_ids), bool)
         for number, (part, tokens) in enumerate(zip(parts, kept, strict=True)):
             part_continues, start = self.corpus.continues_word(*part)[tokens], template.start(*kept[:number])

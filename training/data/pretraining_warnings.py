@@ -17,6 +17,10 @@ LENGTH_FLAGS = ("--max-seq-length", "--long-seq-length")
 MIN_HAN_FRACTION = 0.1
 MIN_PIECE_FRACTION = 0.01
 """Least fraction of tokens that continue a word; 0.1 in English with 30,000 tokens."""
+MAX_RATE_ERROR = 0.2
+"""Largest difference between the fraction of predicted tokens and the masking rate, as a fraction of the rate."""
+NUM_SAMPLES = 200
+"""Examples in which predicted tokens are counted."""
 
 
 def report_pairs(examples: PretrainingExamples, flag: str) -> None:
@@ -53,6 +57,21 @@ def report_pairs(examples: PretrainingExamples, flag: str) -> None:
             f"put a sentence a line, or raise {flag}",
             flush=True,
         )
+    if examples.masking.whole_words:
+        _warn_about_fraction(examples, flag)
+
+
+def _warn_about_fraction(examples: PretrainingExamples, flag: str) -> None:
+    """Warn if whole words leave the fraction of predicted tokens far from the masking rate, as long words do."""
+    found = [examples.example(0, index) for index in range(min(NUM_SAMPLES, examples.num_examples(0)))]
+    fraction = sum(len(x.masked_labels) for x in found) / sum(len(x.input_ids) for x in found)
+    rate = examples.masking.rate
+    if abs(fraction - rate) > MAX_RATE_ERROR * rate:
+        _warn(
+            f"{fraction:.1%} of the tokens of `{examples.corpus.directory}` are predicted at {examples.max_seq_length} "
+            f"tokens, not {rate:.1%} (first {len(found):,} examples): words have too many tokens for --whole-words, or "
+            f"examples too few; pretrain without it, or raise {flag}"
+        )
 
 
 def warn_about_dev_pairs(examples: PretrainingExamples, num_examples: int) -> None:
@@ -80,7 +99,7 @@ def _warn(text: str) -> None:
 def whole_words_note(corpus: Corpus) -> str | None:
     """Return why `--whole-words` changes hardly anything on a corpus, judged by its first tokens; None if it does."""
     (ids, continues), tokenizer = corpus.sample_tokens(), corpus.tokenizer
-    if continues is None:
+    if not corpus.has_words:
         is_han = [bool(re.fullmatch(f"[{HAN}]", tokenizer.token(index))) for index in range(tokenizer.vocab_size)]
         chinese = float(np.array(is_han)[ids].mean())
         if chinese >= MIN_HAN_FRACTION:
@@ -88,7 +107,6 @@ def whole_words_note(corpus: Corpus) -> str | None:
                 f"{chinese:.0%} of the first {len(ids):,} tokens are Chinese characters, each of which is masked as a "
                 "word; to mask whole words of Chinese, prepare the corpus with --words jieba"
             )
-        continues = tokenizer.continues_word()[ids]
     fraction = float(continues.mean())
     if fraction >= MIN_PIECE_FRACTION:
         return None

@@ -13,6 +13,7 @@ from tasks import AnyTask, create_task
 from tasks.base import TaskSettings
 from training.checkpoint.reader import load_tokenizer, read_config, read_shape
 from training.checkpoint.task_card import read_task_card
+from training.checkpoint.tokenizer import check_truncation_side
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.finetuning.network import knows_labels
@@ -49,6 +50,7 @@ def read_data(recipe: FinetuneRecipe, settings: TaskSettings | None = None) -> F
         ValueError: naming file and line of a malformed example, or as `task_settings`.
     """
     tokenizer = load_tokenizer(recipe.checkpoint)
+    check_truncation_side(recipe.checkpoint, tokenizer, recipe.task)
     train, dev = (
         read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer) if paths else Examples()
         for paths in (recipe.train, recipe.dev)

@@ -71,16 +71,21 @@ class Corpus:
         return shard.ids[shard.sentence_ends[start + first] : shard.sentence_ends[start + last]]
 
     def continues_word(self, document: int, first: int, last: int) -> np.ndarray:
-        """Return bool [tokens]: True for `tokens` that continue a word. The corpus must have words."""
+        """Return bool [tokens]: True for `tokens` that continue a word; by the tokenizer if the corpus has no words."""
         shard, local = self._locate(document)
         start = shard.document_ends[local]
-        return shard.continues_word(shard.sentence_ends[start + first], shard.sentence_ends[start + last])
+        ends = shard.sentence_ends[start + first : start + last + 1]
+        if self.has_words:
+            return shard.continues_word(ends[0], ends[-1])
+        continues = self.tokenizer.continues_word(shard.ids[ends[0] : ends[-1]])
+        continues[ends[:-1] - ends[0]] = False
+        return continues
 
-    def sample_tokens(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the first ids of the corpus, and which of them continue a word if the corpus has words."""
+    def sample_tokens(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first ids of the corpus, and which of them continue a word."""
         shard = self._shards[0]
         ids = shard.ids[:SAMPLE_TOKENS]
-        return ids, shard.continues_word(0, len(ids)) if self.has_words else None
+        return ids, shard.continues_word(0, len(ids)) if self.has_words else self.tokenizer.continues_word(ids)
 
     def token_offsets(self, documents: np.ndarray, sentences: np.ndarray) -> np.ndarray:
         """Return where sentences begin, int64 [n], in tokens of the corpus; past the last, the document's end."""

@@ -53,13 +53,9 @@ class WordEncoder(SentenceEncoder):
 
     def __init__(self, tokenizer: Tokenizer, words: str) -> None:
         super().__init__(tokenizer)
-        self.is_piece = tokenizer.continues_word()
-        """[vocabulary] bool: tokens that continue a word by their `##`, outside of segmented text."""
+        self._pieces = tokenizer.word_pieces
         self._split, letters = load_segmenter(words)
         self._letter = re.compile(f"[{letters}]")
-        vocab = [tokenizer.token(token_id).removeprefix("##") for token_id in range(tokenizer.vocab_size)]
-        self.is_letter = np.array([bool(self._letter.match(token)) for token in vocab])
-        """[vocabulary] bool: tokens of the scripts that the segmenter splits into words."""
         self._seam = re.compile(rf"[{letters}]\s*[{letters}]")
 
     def encode_words(self, sentence: str) -> tuple[np.ndarray, np.ndarray]:
@@ -68,9 +64,21 @@ class WordEncoder(SentenceEncoder):
             ids, continues = self._encode_segmented(self._split(sentence))
         else:
             ids = self.encode([sentence])[0]
-            continues = self.is_piece[ids]
+            continues = self._pieces.continues(ids)
         continues[:1] = False
         return ids, continues
+
+    def find_seams(self, ids: np.ndarray) -> np.ndarray:
+        """Return which tokens begin between two characters of the scripts of the segmenter: [length] bool."""
+        text, first, is_inside = self._pieces.characters(ids)
+        is_letter = self._letters(text)
+        return is_letter[first] & is_letter[first - 1] & ~is_inside
+
+    def _letters(self, text: str) -> np.ndarray:
+        """Return which characters are of the scripts of the segmenter, and False: [length + 1] bool."""
+        is_letter = np.zeros(len(text) + 1, bool)
+        is_letter[[match.start() for match in self._letter.finditer(text)]] = True
+        return is_letter
 
     def _encode_segmented(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         text = "".join(words)
@@ -79,9 +87,8 @@ class WordEncoder(SentenceEncoder):
         starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
         begins_word = np.zeros(len(text) + 1, bool)
         begins_word[np.cumsum([0, *map(len, words)])] = True
-        is_letter = np.zeros(len(text) + 1, bool)
-        is_letter[[match.start() for match in self._letter.finditer(text)]] = True
-        continues = self.is_piece[ids]
+        is_letter = self._letters(text)
+        continues = self._pieces.continues(ids)
         seam = 1 + np.flatnonzero((ends[:-1] == starts[1:]) & is_letter[ends[:-1] - 1] & is_letter[starts[1:]])
         continues[seam] = ~begins_word[starts[seam]]
         return ids, continues

@@ -78,8 +78,7 @@ def _encoder(tokenizer_dir: str, words: str | None, digest: str) -> SentenceEnco
 
 
 def _count_words(shard: Shard, encoder: WordEncoder) -> dict[str, int]:
-    begins, is_letter = ~shard.continues_word(), encoder.is_letter[shard.ids]
-    is_seam = np.append(False, is_letter[:-1] & is_letter[1:])[: len(begins)]
+    begins, is_seam = ~shard.continues_word(), encoder.find_seams(shard.ids)
     is_seam[shard.sentence_ends[:-1]] = False
     counts = {"num_words": begins, "num_seams": is_seam, "num_boundaries": begins & is_seam}
     return {name: int(found.sum()) for name, found in counts.items()}

@@ -1,11 +1,16 @@
 """Tests of whole-word masking in text without spaces, and of the note if it has little effect."""
 
+import re
+
 import numpy as np
 import pytest
 
+from tasks.text.tokenizer_files import SPECIAL_TOKENS, build_tokenizer
+from tests.families import vocabulary
+from tests.toy_tokenizers import TEXT
 from training.corpus import CorpusRecipe, prepare_corpus
 from training.data.pretraining import Masking, PretrainingExamples
-from training.data.pretraining_warnings import whole_words_note
+from training.data.pretraining_warnings import report_pairs, whole_words_note
 from training.text.corpus import Corpus
 from training.vocab import VocabRecipe, train_vocab
 
@@ -88,3 +93,39 @@ def test_whole_words_that_change_little_are_noted(corpus, text_file, chinese, tm
     assert note.startswith("83% of the first 1,800 tokens are Chinese characters")
     assert note.endswith("prepare the corpus with --words jieba")
     assert "changes hardly anything: 0.0% of the first" in whole_words_note(whole)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "modernbert", "xlm-roberta"])
+def test_whole_words_keep_the_masking_rate(kind, tmp_path, capsys):
+    """Words of tokens of bytes and of SentencePiece are masked whole in any script, at the masking rate."""
+    vocabulary(kind).save(str(tmp_path / "tokenizer.json"))
+    text = "\n\n".join("\n".join([*TEXT[:5], "привет мир", "hello world"]) for _ in range(20))
+    corpus = prepare(tmp_path, "text", text, tmp_path, None)
+    examples = PretrainingExamples(corpus, max_seq_length=256, masking=Masking(whole_words=True))
+    report_pairs(examples, "--max-seq-length")
+    decode = vocabulary(kind).decode
+
+    for number in range(20):
+        example = examples.example(0, number)
+        ids = example.input_ids.copy()
+        ids[example.masked_positions] = example.masked_labels
+        hidden = np.zeros(len(ids), bool)
+        hidden[example.masked_positions] = True
+        edges = np.flatnonzero(np.diff(hidden)) + 1
+        assert "\ufffd" not in "".join(decode(part.tolist()) for part in np.split(ids, edges))
+    output = capsys.readouterr()
+    assert "are predicted at" not in output.err
+
+
+def test_a_fraction_far_from_the_masking_rate_is_warned_of(tmp_path, capsys):
+    """One line says that words are too long for the masking rate, with both fractions and the remedy."""
+    build_tokenizer([*SPECIAL_TOKENS, "a", "##a"]).save(str(tmp_path / "tokenizer.json"))
+    corpus = prepare(tmp_path, "text", "\n\n".join([f"{'a' * 30} a\na a {'a' * 40}"] * 9), tmp_path, None)
+    report_pairs(PretrainingExamples(corpus, max_seq_length=96, masking=Masking(whole_words=True)), "--long-seq-length")
+
+    line = capsys.readouterr().err
+    assert re.fullmatch(
+        r"warning: 3\.\d% of the tokens of `.*text` are predicted at 96 tokens, not 15\.0% \(first \d+ examples\): "
+        r"words have too many .*, or raise --long-seq-length\n",
+        line,
+    )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tasks.text.languages import HAN
 from tasks.text.tokenizer import Tokenizer
 from tasks.text.tokenizer_files import build_tokenizer
+from tests.toy_tokenizers import KINDS
 from training.text.sentence_encoder import SentenceEncoder, WordEncoder
 from training.text.words import SEGMENTERS, Segmenter, load_segmenter, name_with_version
 
@@ -158,3 +159,15 @@ def test_another_version_on_another_machine_is_refused(monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.1")
     with pytest.raises(ChildProcessError, match=r"has jieba 9\.1, but the command was started with jieba 9\.0"):
         load_segmenter("jieba 9.0")
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "modernbert"])
+def test_words_of_tokenizers_of_bytes(kind):
+    """A word has all bytes of its characters, and seams between characters are counted."""
+    with_words = WordEncoder(Tokenizer(KINDS[kind]()), "pairs")
+
+    ids, continues = with_words.encode_words("北京今天 ab京,ж京")
+
+    found = [with_words._backend.decode(part.tolist()) for part in np.split(ids, np.flatnonzero(~continues)[1:])]
+    assert found == ["北京", "今天", " ab", "京", ",", "ж", "京"]
+    assert with_words.find_seams(ids).sum() == 3
