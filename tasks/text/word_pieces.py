@@ -37,13 +37,13 @@ class WordPieces:
         Args:
             vocab_size: highest id plus one.
         """
-        prefix = getattr(backend.model, "continuing_subword_prefix", None)
+        prefix = getattr(backend.model, "continuing_subword_prefix", None) or ""
         tokens = [backend.id_to_token(index) or "" for index in range(vocab_size)]
         self._continues: np.ndarray | None = None
         """[vocabulary] bool, where the token alone decides."""
         if prefix or isinstance(backend.model, tokenizers.models.WordLevel):
-            self._continues = np.array([bool(prefix) and token.startswith(prefix) for token in tokens])
-            tokens = [token.removeprefix(prefix or "") for token in tokens]
+            self._continues = np.array([prefix != "" and token.startswith(prefix) for token in tokens])
+            tokens = [token.removeprefix(prefix) for token in tokens]
         parts = (backend.normalizer, backend.pre_tokenizer, backend.decoder)
         is_byte_level = any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
         suffix, added = getattr(backend.model, "end_of_word_suffix", None), backend.get_added_tokens_decoder()
