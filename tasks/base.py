@@ -172,6 +172,12 @@ class Task(Generic[ExampleT, FeaturesT, PredictionT, SettingsT]):
         """Score predictions against the labels of their examples; return scores by name, official metrics first."""
         raise NotImplementedError
 
+    def class_scores(
+        self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]
+    ) -> dict[str, dict[str, float]]:
+        """Return precision, recall, F1 and support of each label or type of entity; empty for a task without them."""
+        return {}
+
     def to_dict(self, example: ExampleT, prediction: PredictionT) -> dict[str, Any]:
         """Return a prediction as JSON-compatible values, with the id or text of its example.
 

@@ -16,7 +16,7 @@ import numpy as np
 from tasks._encode import encode_pairs
 from tasks.base import Outputs, SeqLength, Task, TaskSettings, check_label_names
 from tasks.features import Features
-from tasks.metrics import classification_scores, multi_label_scores
+from tasks.metrics import classification_scores, multi_label_scores, scores_by_label
 from tasks.schema import Bounds
 
 ProblemType = Literal["single_label_classification", "multi_label_classification"]
@@ -152,6 +152,12 @@ class Classification(Task[ClassificationExample, Features, ClassificationPredict
             return multi_label_scores(truths, [item.selected for item in predictions], self.settings.labels)
         labels = [example.label or "" for example in examples]
         return classification_scores(labels, [item.label for item in predictions], self.settings.labels)
+
+    def class_scores(
+        self, examples: Sequence[ClassificationExample], predictions: Sequence[ClassificationPrediction]
+    ) -> dict[str, dict[str, float]]:
+        truths = [(example.label or "",) if example.labels is None else example.labels for example in examples]
+        return scores_by_label(truths, [item.selected for item in predictions], self.settings.labels)
 
     def to_dict(self, example: ClassificationExample, prediction: ClassificationPrediction) -> dict[str, Any]:
         texts = {"text": example.text, "text_pair": example.text_pair}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 
 import numpy as np
 
-from tasks.tags import chunks
+from tasks.tags import chunks, has_no_scheme
 from tasks.text.languages import split_characters, written_without_spaces
 
 CHARACTERS_SUFFIX = " (characters)"
@@ -30,6 +30,44 @@ def main_score(scores: Mapping[str, float]) -> tuple[str, float] | None:
 def accuracy(labels: Sequence[object], predictions: Sequence[object]) -> float:
     """Return the fraction of predictions that equal their label."""
     return float(np.mean([label == prediction for label, prediction in zip(labels, predictions, strict=True)]))
+
+
+def scores_by_class(
+    names: Iterable[str], true: Counter[str], predicted: Counter[str], hits: Counter[str]
+) -> dict[str, dict[str, float]]:
+    """Return precision, recall, F1 and support (how often it is true) of each class; a ratio without cases is 0.
+
+    Args:
+        names: all classes of the model.
+        true: number of true cases of each class.
+        predicted: number of predicted cases.
+        hits: number of cases that are both.
+    """
+    return {
+        name: {
+            "precision": hits[name] / max(1, predicted[name]),
+            "recall": hits[name] / max(1, true[name]),
+            "f1": 2 * hits[name] / max(1, true[name] + predicted[name]),
+            "support": true[name],
+        }
+        for name in names
+    }
+
+
+def scores_by_label(
+    labels: Sequence[Collection[str]], predictions: Sequence[Collection[str]], names: Iterable[str]
+) -> dict[str, dict[str, float]]:
+    """Return the scores of each label as `scores_by_class`; examples have one label each, or any number."""
+    return scores_by_class(names, *_label_counts(labels, predictions))
+
+
+def _label_counts(
+    labels: Sequence[Collection[str]], predictions: Sequence[Collection[str]]
+) -> tuple[Counter[str], Counter[str], Counter[str]]:
+    """Return how often each label is true, predicted, and both."""
+    true, predicted = (Counter(name for items in rows for name in {*items}) for rows in (labels, predictions))
+    hits = Counter(name for one, other in zip(labels, predictions, strict=True) for name in {*one} & {*other})
+    return true, predicted, hits
 
 
 def classification_scores(
@@ -68,8 +106,7 @@ def multi_label_scores(
     Args:
         names: all labels of the model. A label that occurs neither in labels nor in predictions has an F1 of 0.
     """
-    true, predicted = (Counter(name for items in rows for name in {*items}) for rows in (labels, predictions))
-    hits = Counter(name for one, other in zip(labels, predictions, strict=True) for name in {*one} & {*other})
+    true, predicted, hits = _label_counts(labels, predictions)
     return {
         "micro_f1": 2 * hits.total() / max(1, true.total() + predicted.total()),
         "macro_f1": float(np.mean([2 * hits[name] / max(1, true[name] + predicted[name]) for name in names])),
@@ -117,22 +154,44 @@ def tagging_scores(
 ) -> dict[str, float]:
     """Return F1, precision and recall of entities (correct if type and both ends are), and accuracy of words.
 
+    Accuracy comes first if no tag has a prefix and none is `O`, as with parts of speech, which are no entities.
+
     Args:
         labels: all labels of the model, as for `chunks`; by default those of `tags` and `predictions`.
     """
     known = frozenset(labels or {tag for rows in (tags, predictions) for item in rows for tag in item})
-    true, found = (
-        {(row, *chunk) for row, item in enumerate(rows) for chunk in chunks(item, known)}
-        for rows in (tags, predictions)
-    )
+    true, found = (_entities(rows, known) for rows in (tags, predictions))
     hits = len(true & found)
     pairs = [pair for one, other in zip(tags, predictions, strict=True) for pair in zip(one, other, strict=True)]
-    return {
+    of_words = {"accuracy": float(np.mean([one == other for one, other in pairs]))}
+    of_entities = {
         "f1": 2 * hits / max(1, len(true) + len(found)),
         "precision": hits / max(1, len(found)),
         "recall": hits / max(1, len(true)),
-        "accuracy": float(np.mean([one == other for one, other in pairs])),
     }
+    return of_words | of_entities if has_no_scheme(known) else of_entities | of_words
+
+
+def scores_by_type(
+    tags: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], labels: Collection[str]
+) -> dict[str, dict[str, float]]:
+    """Return the scores of each type of entity; of each tag, counted by words, if tags are no entities.
+
+    Args:
+        labels: all labels of the model, as for `chunks`.
+    """
+    if has_no_scheme(labels):
+        true, found = ([(tag,) for row in rows for tag in row] for rows in (tags, predictions))
+        return scores_by_label(true, found, labels)
+    known = frozenset(labels)
+    entities, predicted = (_entities(rows, known) for rows in (tags, predictions))
+    counts = (Counter(kind for _, kind, *_ in items) for items in (entities, predicted, entities & predicted))
+    return scores_by_class(sorted({kind for _, kind, *_ in _entities([[tag] for tag in labels], known)}), *counts)
+
+
+def _entities(rows: Sequence[Sequence[str]], labels: Collection[str]) -> set[tuple[int, str, int, int]]:
+    """Return the entities of some sentences, as (sentence, type, first word, last word)."""
+    return {(number, *chunk) for number, tags in enumerate(rows) for chunk in chunks(tags, labels)}
 
 
 def squad_scores(

@@ -235,7 +235,11 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
 
     def to_dict(self, example: SpanExample, prediction: SpanPrediction) -> dict[str, Any]:
         spans = [{"start": s.start, "end": s.end, "text": s.text, "score": s.score} for s in prediction.spans[:1]]
-        return {"id": example.id, "answer": prediction.text, "spans": spans}
+        found = {"id": example.id, "answer": prediction.text, "spans": spans}
+        if not self.settings.unanswerable:
+            return found
+        margin = prediction.null_margin if prediction.spans else None  # else infinity, which JSON lacks
+        return found | {"no_answer_score": prediction.no_answer_score, "null_margin": margin}
 
     def decide(self, prediction: SpanPrediction) -> SpanPrediction:
         """Return a prediction, made with another null threshold, as it is with that of the settings."""

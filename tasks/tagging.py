@@ -17,7 +17,7 @@ from tasks._encode import EMPTY, NOT_UTF8, check_length, is_utf8, max_context_ow
 from tasks.base import MAX_SEQ_LENGTH, InvalidExample, Outputs, SeqLength, Task, TaskSettings, check_label_names
 from tasks.classification import softmax
 from tasks.features import Features
-from tasks.metrics import tagging_scores
+from tasks.metrics import scores_by_type, tagging_scores
 from tasks.schema import Bounds
 from tasks.tags import best_tags, chunks
 from tasks.text.joined_words import JoinedWords
@@ -223,6 +223,12 @@ class Tagging(Task[TaggingExample, WordWindow, TaggingPrediction, TaggingSetting
     def score(self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]) -> dict[str, float]:
         truth, found = [example.tags for example in examples], [item.tags for item in predictions]
         return tagging_scores(truth, found, self.settings.labels)
+
+    def class_scores(
+        self, examples: Sequence[TaggingExample], predictions: Sequence[TaggingPrediction]
+    ) -> dict[str, dict[str, float]]:
+        truth, found = [example.tags for example in examples], [item.tags for item in predictions]
+        return scores_by_type(truth, found, self.settings.labels)
 
     def to_dict(self, example: TaggingExample, prediction: TaggingPrediction) -> dict[str, Any]:
         found = [asdict(entity) for entity in prediction.entities]

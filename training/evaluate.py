@@ -33,7 +33,7 @@ from training.data.input_warnings import report_inputs
 from training.objectives.labelled import read_examples, read_similarities
 from training.objectives.registry import best_baseline, check_kind, check_labels
 from training.objectives.similarity import compares_pairs, evaluate_pairs, word_overlap
-from training.reports.tables import format_scores
+from training.reports.tables import ClassScores, format_class_scores, format_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,12 @@ class EvaluateRecipe:
 
 def evaluate_predictions(
     recipe: EvaluateRecipe, task: AnyTask, run: RunModel
-) -> tuple[int, dict[str, dict[str, float]]]:
+) -> tuple[int, dict[str, dict[str, float]], ClassScores]:
     """Score predictions, and write them to the recipe's file if it names one.
 
     Returns:
-        The number of examples; the scores of the checkpoint and, with training data, of a baseline, by row.
+        The number of examples; the scores of the checkpoint and, with training data, of a baseline, by row; and those
+        of the checkpoint by class.
     """
     if recipe.predictions and task.name == "masked-lm":
         raise ValueError(
@@ -79,7 +80,7 @@ def evaluate_predictions(
     if recipe.train:
         name, scores = best_baseline(task.name, _read_examples(recipe, task, recipe.train), examples, task.tokenizer)
         rows[name] = scores
-    return len(examples), rows
+    return len(examples), rows, task.class_scores(examples, predictions)
 
 
 def _read_examples(recipe: EvaluateRecipe, task: AnyTask, paths: Sequence[Path]) -> Examples:
@@ -121,12 +122,13 @@ def main() -> None:
     """Command line."""
     recipe = recipe_from_arguments()
     task, run = load_for_evaluation(recipe.checkpoint)
+    classes: ClassScores = {}
     if compares_pairs(task):
         num_examples, rows = evaluate_vectors(recipe, task, run)
     else:
-        num_examples, rows = evaluate_predictions(recipe, task, run)
+        num_examples, rows, classes = evaluate_predictions(recipe, task, run)
     print(f"{num_examples:,} examples")
-    print(format_scores(rows))
+    print(format_scores(rows) + format_class_scores(classes))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from training.distillation.tasks import (
     read_teachers,
     with_directories,
 )
-from training.finetuning.recipe import FinetuneRecipe, default_learning_rate
+from training.finetuning.recipe import FinetuneRecipe, default_learning_rate, finetuning_record
 from training.finetuning.run import finetune
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
@@ -58,7 +58,7 @@ from training.reports.grid_report import (
     plot_report,
     report,
 )
-from training.reports.result import PATH_FIELDS, Digests, input_digests
+from training.reports.result import Digests, input_digests
 
 REPORT_FILE = "grid.json"
 PLOT_FILE = "grid.png"
@@ -257,7 +257,7 @@ def look_up(run_recipe: FinetuneRecipe, digests: Digests = input_digests) -> Out
 def _record(run_recipe: FinetuneRecipe, digests: Digests) -> RecipeRecord:
     if isinstance(run_recipe, TaskDistillRecipe):
         return distillation_record(run_recipe, read_teachers(run_recipe), digests)
-    return RecipeRecord(run_recipe, digests(run_recipe.checkpoint, run_recipe.train, run_recipe.dev), paths=PATH_FIELDS)
+    return finetuning_record(run_recipe, digests(run_recipe.checkpoint, run_recipe.train, run_recipe.dev))
 
 
 def _outcome(run_recipe: FinetuneRecipe, scores: Mapping[str, Any], *, error: str | None = None) -> Outcome:

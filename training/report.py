@@ -39,7 +39,10 @@ from training.reports.plot import curve_name, legend, panels, shows_loss, svg
 from training.reports.samples import sample_predictions
 
 REPORT_FILE = "report.html"
-RECORDED = ("data", "corpus_digest", "dev_corpus_digest", "init_sha256", "checkpoint_sha256", "tokenizer_sha256")
+RECORDED = (
+    *("data", "corpus_digest", "dev_corpus_digest", "init_sha256"),
+    *("checkpoint_sha256", "tokenizer_sha256", "class_weights_sha256"),
+)
 """Keys of recipe.json that are not settings."""
 
 
@@ -136,6 +139,7 @@ def facts(
     return {key: value for key, value in found.items() if value}
 
 
+CLASS_SCORES = ("precision", "recall", "f1", "support")
 ABOUT_CURVES = "If a point stands for several steps, the line is their mean and the band their range."
 ABOUT_UNIGRAM = (
     "Unigram baseline: each token is predicted by its frequency and its own masked input, without other tokens."
@@ -166,14 +170,18 @@ def scores(settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], card
     about += f"In percent{', except losses' if any(map(shows_loss, names)) else ''}."
     about += f" The first ({next(iter(rows))}) is this run's, the others are baselines." if len(rows) > 1 else ""
     about += f" {ABOUT_UNIGRAM}" if UNIGRAM in rows else ""
-    return [Table(table, ["", *rows], "scores"), about]
+    classes = card.scores.get("by_class", []) if card else []
+    by_class = [[item["name"], *(_score(item, name, "strong") for name in CLASS_SCORES)] for item in classes]
+    return [Table(table, ["", *rows], "scores"), about, *([Table(by_class, ["", *CLASS_SCORES])] if by_class else [])]
 
 
-def _score(row: Mapping[str, float], name: str, mark: str) -> str | Cell:
-    """Return a score with its bar; losses and errors have none."""
+def _score(row: Mapping[str, Any], name: str, mark: str) -> str | Cell:
+    """Return a score with its bar; losses, errors and counts have none."""
     if name not in row:
         return ""
     value = row[name]
+    if name == "support":
+        return f"{value:,}"
     if shows_loss(name):
         return Cell(f"{value:.4g}" if name.endswith("error") else f"{value:.3f}", mark)
     return Cell(f"{100 * value:.1f}", mark, value if 0 <= value <= 1 else None)

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics import accuracy_score as seq_accuracy
+from seqeval.metrics import classification_report as seq_report
 from seqeval.metrics import f1_score as seq_f1
 from seqeval.metrics import precision_score as seq_precision
 from seqeval.metrics import recall_score as seq_recall
 from seqeval.metrics.sequence_labeling import get_entities
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, classification_report, f1_score, matthews_corrcoef
 from transformers.data.metrics import squad_metrics
 
 from tasks.metrics import (
@@ -22,6 +23,8 @@ from tasks.metrics import (
     classification_scores,
     is_loss,
     regression_scores,
+    scores_by_label,
+    scores_by_type,
     squad_scores,
     substring_f1,
     tagging_scores,
@@ -127,6 +130,15 @@ def test_classification_scores_equal_scikit_learn(pairs):
         }
     expected |= {f"f1_{name}": f1(labels=[name]) for name in names if len(names) == 2}
     assert scores == pytest.approx(expected)
+    assert_equal_report(scores_by_label(*([(name,) for name in side] for side in (labels, predictions)), names), pairs)
+
+
+def assert_equal_report(found, pairs):
+    """Compare scores of labels with scikit-learn's report on pairs of label and prediction."""
+    options = {"labels": list(found), "output_dict": True, "zero_division": 0}
+    report = classification_report(*zip(*pairs, strict=True), **options)
+    for name, scores in found.items():
+        assert list(scores.values()) == pytest.approx(list(report[name].values()))
 
 
 NUMBERS = st.lists(st.tuples(*[st.integers(-9, 9).map(lambda number: number / 4)] * 2), min_size=2, max_size=30)
@@ -177,3 +189,21 @@ def test_tagging_scores_equal_seqeval(sentences):
     with warnings.catch_warnings(action="ignore"):
         expected = [score(tags, predictions) for score in (seq_f1, seq_precision, seq_recall, seq_accuracy)]
     assert list(scores.values()) == pytest.approx(expected)
+    types = scores_by_type(tags, predictions, ("B-LOC", "I-PER", "B-GPE", "O"))
+    assert list(types) == ["GPE", "LOC", "PER"]
+    if any(tag != "O" for item in tags for tag in item):
+        with warnings.catch_warnings(action="ignore"):
+            report = seq_report(tags, predictions, output_dict=True)
+        assert {name: list(types[name].values()) for name in types if name in report} == {
+            name: pytest.approx(list(report[name].values())) for name in types if name in report
+        }
+
+
+@given(pairs=st.lists(st.tuples(*[st.sampled_from(["NOUN", "VERB", "DET"])] * 2), min_size=1, max_size=20))
+def test_tags_without_prefixes_count_by_words(pairs):
+    """Tags that are no entities have accuracy as their first score, and scikit-learn's scores of words by tag."""
+    tags, predictions = ([list(side)] for side in zip(*pairs, strict=True))
+    scores = tagging_scores(tags, predictions, ("NOUN", "VERB", "DET"))
+
+    assert next(iter(scores.items())) == ("accuracy", pytest.approx(accuracy_score(tags[0], predictions[0])))
+    assert_equal_report(scores_by_type(tags, predictions, ("DET", "NOUN", "VERB")), pairs)

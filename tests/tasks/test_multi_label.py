@@ -16,7 +16,7 @@ from tasks.classification import (
     ClassificationSettings,
     best_thresholds,
 )
-from tasks.metrics import multi_label_scores
+from tasks.metrics import multi_label_scores, scores_by_label
 
 LABELS = ("toxic", "insult", "threat")
 ROWS = st.lists(st.tuples(st.sets(st.sampled_from(LABELS)), st.sets(st.sampled_from(LABELS))), min_size=1, max_size=20)
@@ -73,6 +73,8 @@ def test_metrics_equal_scikit_learn(rows):
     assert ours["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(*arrays, average="micro", zero_division=0))
     assert ours["macro_f1"] == pytest.approx(sklearn.metrics.f1_score(*arrays, average="macro", zero_division=0))
     assert ours["exact_match"] == pytest.approx(sklearn.metrics.accuracy_score(*arrays))
+    by_label = np.array(sklearn.metrics.precision_recall_fscore_support(*arrays, average=None, zero_division=0)).T
+    assert [[*scores.values()] for scores in scores_by_label(truth, found, LABELS).values()] == pytest.approx(by_label)
 
 
 @settings(max_examples=30)

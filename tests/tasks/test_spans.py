@@ -1,5 +1,6 @@
 """Windows of contexts equal those of run_squad.py; spans of logits equal an exhaustive search and transformers."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -308,6 +309,20 @@ def test_the_best_threshold_reaches_the_official_best_f1(word_tokenizer, pairs, 
     decided = [task.decide(prediction) for prediction in predictions]
 
     assert task.score(examples, decided)["f1"] == pytest.approx(expected / len(pairs))
+
+
+@pytest.mark.parametrize("threshold", [-50.0, -2.0, 1.5, 1.6, 50.0])
+def test_written_margins_decide_as_the_task(word_tokenizer, threshold):
+    """A written prediction has its null margin, so that any threshold can be tried without the model."""
+    settings = SpanSettings(max_seq_length=16, max_query_length=4, unanswerable=True, null_threshold=threshold)
+    task, example = Spans(word_tokenizer, settings), SpanExample(QUESTION, "w0", id="q")
+    predictions = [*(predicted("w0", margin) for margin in (-9.0, 1.5, 2.0)), SpanPrediction((), False, 1.0, np.inf)]
+
+    for prediction in predictions:
+        row = json.loads(json.dumps(task.to_dict(example, task.decide(prediction)), allow_nan=False))
+        has_answer = bool(row["spans"]) and not row["null_margin"] > threshold
+        assert row["answer"] == (row["spans"][0]["text"] if has_answer else "")
+    assert "null_margin" not in task.with_settings(unanswerable=False).to_dict(example, predictions[0])
 
 
 def test_the_best_threshold_of_equal_margins(word_tokenizer):

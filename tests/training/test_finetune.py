@@ -438,12 +438,18 @@ def test_a_run_warns_about_unknown_and_truncated_text(finetuning, checkpoint, tm
 
 
 @pytest.mark.parametrize(
-    ("task", "changes"), [("classification", {"doc_stride": 7}), ("regression", {"null_threshold": 1})]
+    ("task", "changes"),
+    [
+        ("classification", {"doc_stride": 7}),
+        ("regression", {"null_threshold": 1}),
+        ("spans", {"label_smoothing": 0.1}),
+        ("multiple-choice", {"class_weights": "balanced"}),
+    ],
 )
 def test_settings_of_other_tasks_are_refused(finetuning, task, changes, tmp_path):
     """Settings of another task are refused."""
     (name,) = changes
-    with pytest.raises(ValueError, match=rf"--{name.replace('_', '-')} .* has no effect here: it is for spans"):
+    with pytest.raises(ValueError, match=rf"--{name.replace('_', '-')} .* has no effect here: it is for "):
         finetuning(tmp_path, task=task, checkpoint=tmp_path, run_dir=tmp_path, **changes)
 
 

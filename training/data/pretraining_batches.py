@@ -16,7 +16,7 @@ from training.loop.types import Batch
 
 IGNORED = -100
 """Label of positions without a prediction."""
-TargetsOf = Callable[[Sequence[PretrainingExample]], tuple[dict[str, Tensor], dict[str, int]]]
+TargetsOf = Callable[[Sequence[PretrainingExample]], tuple[dict[str, Tensor], dict[str, float]]]
 """Function from examples to target tensors by name, and the number of targets of each loss."""
 
 

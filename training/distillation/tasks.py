@@ -19,7 +19,7 @@ from tasks.spans import SpanSettings
 from tasks.tagging import TaggingSettings
 from training.checkpoint.sentence_transformers import checkpoint_directory
 from training.checkpoint.task_card import read_task_card
-from training.command_line.bounds import FRACTION, POSITIVE
+from training.command_line.bounds import FRACTION, POSITIVE, refuse_unused
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.distillation.outputs import TeacherOutputs, record_outputs
@@ -43,8 +43,8 @@ from training.finetuning.data import (
     sequence_length,
 )
 from training.finetuning.network import create_network
-from training.finetuning.recipe import FinetuneRecipe, with_learning_rate
-from training.finetuning.run import finetune, train_and_write
+from training.finetuning.recipe import LOSS_FIELDS, FinetuneRecipe, finetuning_record, with_learning_rate
+from training.finetuning.run import finetune, loss_objective, train_and_write
 from training.loop.distributed import World, resolve_on_all
 from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
@@ -87,6 +87,9 @@ class TaskDistillRecipe(FinetuneRecipe):
             object.__setattr__(self, "alpha", 0.0)
         if not (self.train or self.unlabelled):
             raise ValueError("give --train, --unlabelled or both, the data to learn on")
+        if not self.alpha:
+            for name in LOSS_FIELDS:
+                refuse_unused(self, name, "is for the loss of labels, whose weight --alpha is 0")
 
 
 RecipeT = TypeVar("RecipeT", bound=TaskDistillRecipe)
@@ -119,6 +122,7 @@ def distil_task(recipe: TaskDistillRecipe, world: World) -> Path:
 def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> None:
     world, teachers = run.world, read_teachers(recipe)
     data, unlabelled = _read_data(recipe, teachers)
+    labels_objective = loss_objective(recipe, data, world)
     record = distillation_record(recipe, teachers)
     if not run.begin(record):
         return
@@ -140,7 +144,7 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> None:
     torch.manual_seed(recipe.seed)
     model = create_network(recipe, data.task)
     objective = TaskDistillation(
-        OBJECTIVES[recipe.task],
+        labels_objective,
         MATCHINGS[recipe.task](data.task, recipe.temperature),
         lambda example: [target(example) for target in targets],
         alpha=recipe.alpha,
@@ -170,7 +174,7 @@ def distillation_record(
     """
     digests = of_inputs(recipe.checkpoint, (*recipe.train, *recipe.unlabelled), recipe.dev)
     digests = digests | {"teachers_sha256": [teacher.digest for teacher in teachers]}
-    return RecipeRecord(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled"))
+    return finetuning_record(recipe, digests, paths=(*PATH_FIELDS, *TEACHER_FIELDS, "unlabelled"))
 
 
 # Data

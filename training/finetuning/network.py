@@ -77,7 +77,7 @@ def train_on(
 
     Args:
         scores: function that scores the current weights for the curve; None without dev data.
-        eval_every: steps between scores; None for a quarter of the steps.
+        eval_every: steps between scores; None for a quarter of the steps or, with `patience`, an epoch.
         label: name of the progress bar.
 
     Returns:
@@ -89,7 +89,8 @@ def train_on(
     )
     steps_per_epoch = batches.num_batches(0)
     num_steps = max(1, round(num_epochs * steps_per_epoch))
-    every = -(-num_steps // 4) if eval_every is None else eval_every
+    if eval_every is None:
+        eval_every = steps_per_epoch if recipe.patience else -(-num_steps // 4)
     progress = train(
         model,
         [Phase(data=batches)],
@@ -98,7 +99,7 @@ def train_on(
         settings=recipe,
         run=run,
         weights=objective.weights,
-        evaluation=Evaluation(scores=scores, every=every) if scores else None,
+        evaluation=Evaluation(scores=scores, every=eval_every) if scores else None,
         label=label,
     )
     extent = {

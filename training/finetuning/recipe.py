@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import tyro
 
 from tasks import TASKS
+from tasks.bundle.files import sha256
 from tasks.registry import LabelledTask
 from tasks.text.json_files import read_json
 from training.checkpoint.reader import read_shape
-from training.command_line.bounds import COUNT, EPOCHS, FRACTION, LEARNING_RATE, NOT_NEGATIVE, TOKENS, refuse_unused
+from training.command_line.bounds import (
+    BELOW_ONE,
+    COUNT,
+    EPOCHS,
+    FRACTION,
+    LEARNING_RATE,
+    NOT_NEGATIVE,
+    TOKENS,
+    refuse_unused,
+)
 from training.data.columns import Columns
-from training.loop.recipe import RECIPE_FILE, stage_of
+from training.loop.recipe import RECIPE_FILE, RecipeRecord, stage_of
 from training.loop.run_directory import RunDirectory
 from training.loop.types import LoopSettings, Stage
 from training.model.config import EncoderConfig
+from training.objectives.classes import ClassObjective
 from training.objectives.registry import OBJECTIVES
+from training.reports.result import PATH_FIELDS
 
 TASK_FIELDS = ("doc_stride", "max_query_length", "max_answer_length", "null_threshold", "thresholds")
 """Recipe fields that are settings of some tasks only."""
+LOSS_FIELDS = ("class_weights", "label_smoothing")
+"""Recipe fields that change the loss of labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +85,15 @@ class FinetuneRecipe(LoopSettings):
     512, 5e-5 up to 768 (BERT-base), 2e-5 above."""
     checkpoint_every: Annotated[int, NOT_NEGATIVE] = 200
     eval_examples: Annotated[int, COUNT] = 500
-    """Random dev examples for the curve, scored four times during training. The final score is on all dev examples."""
+    """Random dev examples for the curve. The final score is on all dev examples."""
+    eval_every: Annotated[int, COUNT] | None = None
+    """Steps between scores for the curve; None for a quarter of the steps or, with --patience, an epoch."""
+    class_weights: Literal["balanced"] | Path | None = None
+    """Classification and tagging: weight of each label in the loss. `balanced`: in inverse proportion to its frequency
+    in the training data; or a JSON file such as {"spam": 5, "ham": 0.5}. In multi-label data, the weight of the texts
+    that have the label, against 1 of the others (pos_weight); balanced: as many as the others."""
+    label_smoothing: Annotated[float, BELOW_ONE] = 0.0
+    """Classification and tagging: fraction of each target that is spread evenly over all labels, such as 0.1."""
     max_seq_length: Annotated[int, TOKENS] | None = None
     """Longest sequence in tokens. None for 384 in spans and 128 in other tasks, or the checkpoint's limit if lower."""
     doc_stride: Annotated[int, COUNT] = 128
@@ -92,6 +115,9 @@ class FinetuneRecipe(LoopSettings):
             tasks = [task for task in OBJECTIVES if hasattr(TASKS[task].settings_type, name)]
             if self.task not in tasks:
                 refuse_unused(self, name, f"is for {' and '.join(tasks)}")
+        if self.task in OBJECTIVES and not isinstance(OBJECTIVES[self.task], ClassObjective):
+            for name in LOSS_FIELDS:
+                refuse_unused(self, name, "is for classification and tagging")
         if self.frozen:
             for name in ("unfreeze_every", "layer_decay"):
                 refuse_unused(self, name, "is for layers that train: leave out --frozen")
@@ -102,6 +128,15 @@ class FinetuneRecipe(LoopSettings):
 
 
 RecipeT = TypeVar("RecipeT", bound=FinetuneRecipe)
+
+
+def finetuning_record(
+    recipe: FinetuneRecipe, digests: Mapping[str, Any], paths: tuple[str, ...] = PATH_FIELDS
+) -> RecipeRecord:
+    """Return the record of a recipe, with digests of data, weights and tokenizer, and that of its class weights."""
+    if isinstance(recipe.class_weights, Path):
+        digests = {**digests, "class_weights_sha256": sha256(recipe.class_weights)}
+    return RecipeRecord(recipe, digests, paths=paths)
 
 
 # Learning rate

@@ -18,16 +18,16 @@ from training.checkpoint.task_card import TaskCard
 from training.data.examples import Examples
 from training.finetuning.data import FinetuningExamples, are_all_pairs, encode_data, read_data
 from training.finetuning.network import create_network, train_on
-from training.finetuning.recipe import FinetuneRecipe, with_learning_rate
+from training.finetuning.recipe import FinetuneRecipe, finetuning_record, with_learning_rate
 from training.loop.distributed import World
-from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
 from training.model.heads import BertModel
-from training.objectives.base import LabelledFeatures, LabelledObjective
+from training.objectives.base import LabelledFeatures, LabelledObjective, TaskObjective
+from training.objectives.classes import ClassObjective, class_weights, describe_weights
 from training.objectives.registry import OBJECTIVES, best_baseline
 from training.reports.grid_report import below_baseline, metric_of
-from training.reports.result import PATH_FIELDS, input_digests, provenance, write_result
-from training.reports.tables import format_scores
+from training.reports.result import input_digests, provenance, write_result
+from training.reports.tables import ClassScores, format_class_scores, format_scores
 
 
 def finetune(recipe: FinetuneRecipe, world: World) -> Path:
@@ -42,17 +42,35 @@ def finetune(recipe: FinetuneRecipe, world: World) -> Path:
     with RunDirectory(recipe.run_dir, world) as run:
         recipe = with_learning_rate(recipe, run)
         data = read_data(recipe)
-        digests = input_digests(recipe.checkpoint, recipe.train, recipe.dev)
-        if not run.begin(RecipeRecord(recipe, digests, paths=PATH_FIELDS)):
+        objective = loss_objective(recipe, data, world)
+        record = finetuning_record(recipe, input_digests(recipe.checkpoint, recipe.train, recipe.dev))
+        if not run.begin(record):
             return run.checkpoint_path
         torch.manual_seed(recipe.seed)
         model = create_network(recipe, data.task)
         items, cuts = encode_data(recipe, data, world)
         origin = provenance(
-            recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, digests, text_pairs=are_all_pairs(data.train)
+            recipe.checkpoint, (*recipe.train, *recipe.dev), recipe, record.values, text_pairs=are_all_pairs(data.train)
         )
-        train_and_write(recipe, run, data, model, items, OBJECTIVES[recipe.task], origin=origin | {"cuts": cuts})
+        train_and_write(recipe, run, data, model, items, objective, origin=origin | {"cuts": cuts})
         return run.checkpoint_path
+
+
+def loss_objective(recipe: FinetuneRecipe, data: FinetuningExamples, world: World) -> TaskObjective:
+    """Return the objective of the task, with the class weights and label smoothing of the recipe.
+
+    Raises:
+        ValueError: as `class_weights`.
+    """
+    objective = OBJECTIVES[recipe.task]
+    if not isinstance(objective, ClassObjective):
+        return objective
+    weights: dict[str, float] = {}
+    if recipe.class_weights:
+        weights = class_weights(objective, data.task, data.train, recipe.class_weights)
+        if world.is_main:
+            print(f"class weights: {describe_weights(weights)}", flush=True)
+    return objective.weighted(weights, recipe.label_smoothing)
 
 
 def train_and_write(
@@ -91,19 +109,23 @@ def train_and_write(
         num_epochs=recipe.num_epochs,
         pad_id=task.tokenizer.pad_id,
         scores=sample_scores if data.dev else None,
+        eval_every=recipe.eval_every,
         label="fine-tune" if recipe.stage == "fine-tuning" else "distil",
     )
     if world.is_main:
         rows: dict[str, Mapping[str, float]] = {}
-        tuned = task
+        classes: ClassScores = {}
+        tuned, scores = task, dict[str, Any]()
         with OBJECTIVES[recipe.task].evaluation_head(model, task):
             if data.dev:
-                tuned, rows = _score(recipe, data, model, world, others or {})
-            scores = {**rows, "num_dev_examples": len(data.dev)} if rows else {}
+                tuned, rows, classes = _score(recipe, data, model, world, others or {})
+                scores = {**rows, "num_dev_examples": len(data.dev)}
+            if classes:
+                scores["by_class"] = [{"name": name, **values} for name, values in classes.items()]
             card = TaskCard(task=task.name, settings=tuned.settings, scores=scores, provenance={**origin, **trained})
             write_result(run, model, tokenizer_from=recipe.checkpoint, card=card)
         if rows:
-            print(format_scores(rows))
+            print(format_scores(rows) + format_class_scores(classes))
             if data.train and (problem := below_baseline(rows, metric_of(rows["dev"], None))):
                 print(
                     f"warning: {problem}: train longer, or try other learning rates and seeds (make grid)",
@@ -118,12 +140,12 @@ def _score(
     model: BertModel,
     world: World,
     others: Mapping[str, Mapping[str, float]],
-) -> tuple[AnyTask, dict[str, Mapping[str, float]]]:
+) -> tuple[AnyTask, dict[str, Mapping[str, float]], ClassScores]:
     """Score all dev examples.
 
     Returns:
-        The task, with the null threshold found by `--null-threshold auto`, or with the thresholds of its labels; and
-        scores by row; last, those of a baseline, if there are training data with labels.
+        The task, with the null threshold found by `--null-threshold auto`, or with the thresholds of its labels;
+        scores by row; last, those of a baseline, if there are training data with labels; and scores by class.
     """
     task, dev = data.task, data.dev
     predictions = predict_with_progress(task, dev, torch_run(model, task, world.device))
@@ -137,7 +159,7 @@ def _score(
     if data.train:
         name, baseline_scores = best_baseline(task.name, data.train, dev, task.tokenizer)
         others = {**others, name: baseline_scores}
-    return tuned, {**rows, **others}
+    return tuned, {**rows, **others}, tuned.class_scores(dev, found)
 
 
 def _tuned(

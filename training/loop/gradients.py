@@ -67,7 +67,7 @@ def accumulate_gradients(
         with accumulate:
             with autocast(settings.dtype, world.device):
                 sums = losses_of(network, batch)
-            losses = torch.stack([sums[name] / max(count, 1) for name, count in zip(names, counts, strict=True)])
+            losses = torch.stack([sums[name] / (count or 1.0) for name, count in zip(names, counts, strict=True)])
             (losses.dot(loss_weights) * world.size).backward()
         totals += losses.detach().double()
     means = dict(zip(names, world.sum(totals).unbind(), strict=True))

@@ -25,8 +25,8 @@ FREE_FIELDS = (
     "data_workers",
 )
 """Recipe fields that may change when a run resumes."""
-FREE_UNTIL_FINISHED = ("select",)
-"""Recipe fields that may change until the run is finished: they decide what happens after the last step."""
+FREE_UNTIL_FINISHED = {"select": {"last", "best"}}
+"""Recipe fields that decide what happens after the last step -> values among which they may change until then."""
 
 
 class RunMismatchError(ValueError):
@@ -45,15 +45,16 @@ class RecipeRecord:
     def __init__(self, recipe: Any, found: Mapping[str, Any], *, paths: tuple[str, ...]) -> None:
         self.values = {"stage": recipe.stage} | recipe_fields(recipe) | dict(found)
         self._paths = paths
+        self._defaults = flatten(default_fields(type(recipe)))
 
     def difference(self, before: Mapping[str, Any], *, is_finished: bool = True) -> str:
         """Describe the first field that differs from an earlier record, as "field `old`, not `new`"; "" if none."""
-        free = FREE_FIELDS if is_finished else FREE_FIELDS + FREE_UNTIL_FINISHED
-        was, now = flatten(before), flatten(self.values)
+        free = {} if is_finished else FREE_UNTIL_FINISHED
+        was, now = self._defaults | flatten(before), flatten(self.values)
         for key in dict.fromkeys([*now, *was]):
             field, old, new = key.partition(".")[0], was.get(key), now.get(key)
             is_same = bool(old) == bool(new) if field in self._paths else old == new
-            if field in free or is_same:
+            if field in FREE_FIELDS or is_same or (field in free and {old, new} <= free[field]):
                 continue
             if not (_is_digest(old) or _is_digest(new)):
                 return f"{key} `{old}`, not `{new}`"

@@ -30,7 +30,7 @@ from training.loop.prefetcher import Prefetcher
 from training.loop.run_directory import RunDirectory, StateKind
 from training.loop.schedule import LearningRateSchedule
 from training.loop.throughput_meter import ThroughputMeter
-from training.loop.types import Evaluation, LoopSettings, Losses, Phase, Progress
+from training.loop.types import BEST, LAST, Evaluation, LoopSettings, Losses, Phase, Progress
 from training.model import cpu
 from training.model.heads import BertModel
 
@@ -51,7 +51,7 @@ def train(
     monitor: LossMonitor | None = None,
     label: str = "train",
 ) -> Progress:
-    """Train for `num_steps` optimizer steps or until the time is up; resume if the run has a state.
+    """Train for `num_steps` optimizer steps, or until time or patience is over; resume if the run has a state.
 
     Args:
         model: network, trained in place.
@@ -64,12 +64,11 @@ def train(
         monitor: monitor of the losses; None for one without a plateau.
 
     Returns:
-        Progress of the run at the weights that it leaves. With `--select best`, the weights are selected on the main
-        process only.
+        Progress of the run at the weights that it leaves. Weights that `--select` chooses are on the main process only.
 
     Raises:
         DivergedError: if loss or gradient is NaN or infinite.
-        ValueError: if the global batch does not divide among the processes.
+        ValueError: if the global batch does not divide among the processes, or no score is called like `--select`.
         KeyboardInterrupt: if a process was interrupted, after saving a state.
     """
     world, weights = run.world, weights or {}
@@ -89,17 +88,22 @@ def train(
         unfreeze_every=settings.unfreeze_every,
     )
     monitor = monitor or LossMonitor()
+    if evaluation and settings.select not in (LAST, BEST):  # an unknown score is refused before hours of training
+        selecting_score(world.on_main(evaluation.scores), settings.select)
     progress = run.load_state(model, optimizer, monitor)
     monitor.start(num_steps, world.device)
     schedule = LearningRateSchedule(num_steps, settings, [phase.end for phase in phases])
     dtype = autocast_dtype(settings.dtype, world.device)
     meter = ThroughputMeter(model, progress, label=label, schedule=schedule, dtype=dtype, world=world)
 
+    def is_over() -> bool:
+        return schedule.is_over(progress) or progress.num_worse >= (settings.patience or math.inf)
+
     def save(kind: StateKind) -> None:
         run.save_state(model, optimizer, progress, monitor, keep=settings.keep_last, kind=kind)
 
     with closing(meter), Prefetcher(phases, settings, world) as prefetcher, delayed_signals() as signals:
-        while not schedule.is_over(progress):
+        while not is_over():
             # Phase and learning rate
             if (phase := schedule.phase(progress)) != progress.phase:
                 progress.phase, progress.epoch, progress.index = phase, 0, 0
@@ -157,14 +161,14 @@ def train(
                 start = time.perf_counter()
                 scores = world.on_main(evaluation.scores)
                 run.log({"step": progress.step, **{f"eval_{name}": value for name, value in scores.items()}})
-                name, score = next(iter(scores.items()))
-                score = -score if is_loss(name) else score
-                is_best = math.isfinite(score) and (progress.best_score is None or score > progress.best_score)
-                if settings.checkpoint_every and is_best:
-                    progress.best_score = score
-                    save("best")
+                score = selecting_score(scores, settings.select)
+                progress.num_worse += 1
+                if math.isfinite(score) and (progress.best_score is None or score > progress.best_score):
+                    progress.best_score, progress.num_worse = score, 0
+                    if settings.checkpoint_every:
+                        save("best")
                 meter.skip(time.perf_counter() - start)
-            if must_save:
+            if must_save or (settings.checkpoint_every and is_over()):
                 save("step")
             if totals.is_interrupted:
                 break
@@ -178,10 +182,29 @@ def train(
 
     run.close()
     world.barrier()
-    if settings.select == "best" and world.is_main:
+    if settings.select != LAST and world.is_main:
+        if not schedule.is_over(progress):
+            reason = f"no better score on dev in {progress.num_worse} evaluations"
+            print(f"stopped after step {progress.step:,}: {reason}", flush=True)
         progress = run.load_best(model)
-        print(f"selected: step {progress.step:,}, the best on dev", flush=True)
+        by = "" if settings.select == BEST else f" by {settings.select}"
+        print(f"selected: step {progress.step:,}, the best on dev{by}", flush=True)
     return progress
+
+
+def selecting_score(scores: Mapping[str, float], select: str) -> float:
+    """Return the score that selects weights, so that higher is better.
+
+    Args:
+        select: setting of the loop; `last` and `best` are for the first score.
+
+    Raises:
+        ValueError: if there is no such score.
+    """
+    name = next(iter(scores)) if select in (LAST, BEST) else select
+    if name not in scores:
+        raise ValueError(f"no score `{name}` on dev: --select is one of {LAST}, {BEST}, {', '.join(scores)}")
+    return -scores[name] if is_loss(name) else scores[name]
 
 
 def _network(model: BertModel, settings: LoopSettings, world: World) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Protocol
 
@@ -22,6 +22,8 @@ from training.command_line.bounds import (
 
 Dtype = Literal["auto", "fp32", "bf16"]
 Stage = Literal["pretraining", "fine-tuning", "contrastive training", "distillation"]
+LAST, BEST = "last", "best"
+"""Selections of weights that name no score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +73,22 @@ class LoopSettings:
     """Steps between resumable states; 0 to save none."""
     keep_last: Annotated[int, COUNT] = 2
     """Resumable states to keep, in addition to the best one on dev."""
-    select: Literal["last", "best"] = "last"
-    """Weights of the checkpoint: the last ones, or those with the best score on dev, which is then too good."""
+    select: str = "last"
+    """Weights of the checkpoint: the last ones; `best` for those with the best first score on dev; or the name of the
+    score that decides, such as macro_f1. That score is then too good."""
+    patience: Annotated[int, COUNT] | None = None
+    """Stop after this number of evaluations in a row without a better score, the one that --select names."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.select == "best" and not (getattr(self, "dev", None) or getattr(self, "dev_corpus", None)):
-            raise ValueError("--select best needs held-out data: dev data, or a dev corpus")
-        if self.select == "best" and not self.checkpoint_every:
-            raise ValueError("--select best needs states: --checkpoint-every above 0")
+        if self.patience and self.select == LAST:
+            raise ValueError("--patience needs --select best, or a score: it ends a run after its best weights")
+        if self.patience and getattr(self, "eval_every", None) == 0:
+            raise ValueError("--patience needs evaluations along the way: --eval-every above 0")
+        if self.select != LAST and not (getattr(self, "dev", None) or getattr(self, "dev_corpus", None)):
+            raise ValueError(f"--select {self.select} needs held-out data: dev data, or a dev corpus")
+        if self.select != LAST and not self.checkpoint_every:
+            raise ValueError(f"--select {self.select} needs states: --checkpoint-every above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +97,8 @@ class Batch:
 
     inputs: dict[str, Tensor]
     targets: dict[str, Tensor]
-    counts: dict[str, int]
-    """Number of targets of each loss."""
+    counts: Mapping[str, float]
+    """Number of targets of each loss, or the sum of their weights."""
     num_tokens: int
     """Tokens without padding."""
 
@@ -134,8 +143,8 @@ class Evaluation:
     """Scores during training."""
 
     scores: Callable[[], dict[str, float]]
-    """Function that scores the current weights. The first score selects the best state; lower is better if its name
-    ends in `loss`."""
+    """Function that scores the current weights. The first score selects the best state, unless the settings name one;
+    lower is better if its name ends in `loss`."""
     every: int = 0
     """Steps between evaluations; 0 for one at the end."""
 
@@ -167,6 +176,8 @@ class Progress:
     """Seconds of training, evaluations included, without interruptions."""
     best_score: float | None = None
     """Best score so far; higher is better."""
+    num_worse: int = 0
+    """Evaluations since the best score."""
 
     @property
     def data_position(self) -> DataPosition:

@@ -28,8 +28,8 @@ IGNORED = -100
 
 Baseline = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 """Baseline that needs no model: train and dev examples -> scores on dev, the main score first."""
-Targets = tuple[dict[str, Tensor], dict[str, int]]
-"""Target tensors by name, and the number of targets of each loss."""
+Targets = tuple[dict[str, Tensor], dict[str, float]]
+"""Target tensors by name, and the number of targets of each loss, or the sum of their weights."""
 
 
 class Objective(ABC):

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from tasks import AnyTask
@@ -32,12 +31,12 @@ from training.objectives.base import (
     IGNORED,
     Baseline,
     LabelledFeatures,
-    TaskObjective,
+    Targets,
     TaskOptions,
     all_label_names,
-    is_labelled,
 )
 from training.objectives.baselines import majority_label
+from training.objectives.classes import ClassObjective
 
 MANY_LABELS = 50
 """Number of different labels above which numbers look like a regression."""
@@ -47,7 +46,7 @@ SEPARATORS = "|;,"
 """Usual separators of labels in one cell."""
 
 
-class ClassificationObjective(TaskObjective):
+class ClassificationObjective(ClassObjective):
     """Cross entropy of the label; in multi-label data, the mean of the labels' binary cross entropies."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"majority label": majority_label}
@@ -125,12 +124,15 @@ class ClassificationObjective(TaskObjective):
         labels = (math.nan,) * len(task.settings.labels) if task.settings.is_multi_label else (IGNORED,)
         return [LabelledFeatures(tuple(features), labels)]
 
+    def targets(self, examples: Sequence[LabelledFeatures]) -> Targets:
+        targets, counts = super().targets(examples)
+        several = targets["labels"].is_floating_point()
+        return targets, counts if several else {"loss": self.sum_weights(targets["labels"])}
+
     def loss(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
         logits, labels = outputs["logits"].float(), batch.targets["labels"]
-        if not labels.is_floating_point():
-            return F.cross_entropy(logits, labels[:, 0], reduction="sum", ignore_index=IGNORED)
-        known = is_labelled(labels)
-        return F.binary_cross_entropy_with_logits(logits[known], labels[known], reduction="sum") / labels.shape[1]
+        several = labels.is_floating_point()
+        return self.binary_cross_entropy(logits, labels) if several else self.cross_entropy(logits, labels[:, 0])
 
     def tuned(
         self, task: AnyTask, dev: Sequence[ClassificationExample], predictions: Sequence[ClassificationPrediction]

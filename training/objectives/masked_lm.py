@@ -33,7 +33,8 @@ class MaskedLM(Objective):
         """Return the masked tokens [masks] and next sentence labels [examples], and the number of each that counts."""
         labels = np.concatenate([x.masked_labels for x in examples])
         targets = {"mlm": torch.from_numpy(labels), "nsp": torch.tensor([x.nsp_label for x in examples])}
-        return targets, {"mlm": len(labels)} | ({"nsp": len(examples)} if self.next_sentences else {})
+        counts: dict[str, float] = {"mlm": len(labels)}
+        return targets, counts | ({"nsp": len(examples)} if self.next_sentences else {})
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         outputs = network(**batch.inputs)
@@ -45,7 +46,7 @@ class MaskedLM(Objective):
         found = masked_lm_sums("mlm", outputs["logits"], batch)
         if "nsp" in batch.counts:
             correct = int((outputs["nsp_logits"].argmax(-1) == batch.targets["nsp"]).sum())
-            found["nsp_accuracy"] = correct, batch.counts["nsp"]
+            found["nsp_accuracy"] = correct, int(batch.counts["nsp"])
         return found
 
 
@@ -68,7 +69,7 @@ def add_next_sentences(losses: dict[str, Tensor], outputs: Mapping[str, Tensor],
 
 def masked_lm_sums(name: str, logits: Tensor, batch: Batch) -> Sums:
     """Return loss and accuracy of the masked tokens."""
-    labels, count = batch.targets["mlm"], batch.counts["mlm"]
+    labels, count = batch.targets["mlm"], int(batch.counts["mlm"])
     correct = int((logits.argmax(-1) == labels).sum())
     return {f"{name}_loss": (float(cross_entropy(logits, batch)), count), f"{name}_accuracy": (correct, count)}
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tasks import AnyTask
@@ -24,17 +23,17 @@ from training.objectives.base import (
     Baseline,
     LabelledFeatures,
     Targets,
-    TaskObjective,
     TaskOptions,
     all_label_names,
 )
 from training.objectives.baselines import majority_tag
+from training.objectives.classes import ClassObjective
 
 MAX_SPLIT_WORDS = 0.02
 """Fraction of words that running text splits differently, above which a warning is printed."""
 
 
-class TaggingObjective(TaskObjective):
+class TaggingObjective(ClassObjective):
     """Cross entropy of the tag at the first token of each word."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"commonest tag": majority_tag}
@@ -90,7 +89,7 @@ class TaggingObjective(TaskObjective):
     def targets(self, examples: Sequence[LabelledFeatures]) -> Targets:
         rows = [torch.tensor(item.labels) for item in examples]
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)
-        return {"labels": padded}, {"loss": int((padded != IGNORED).sum())}
+        return {"labels": padded}, {"loss": self.sum_weights(padded)}
 
     def without_label(self, task: AnyTask, features: Sequence[WordWindow]) -> list[LabelledFeatures]:
         with_words = [window for window in features if len(window.tagged_words[0])]
@@ -99,4 +98,4 @@ class TaggingObjective(TaskObjective):
     def loss(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
         labels = batch.targets["labels"]
         logits = outputs["logits"].float()[:, : labels.shape[1]]
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=IGNORED)
+        return self.cross_entropy(logits.flatten(0, 1), labels.flatten())

@@ -51,6 +51,8 @@ MAIN_SETTINGS = {
     "betas": "AdamW betas",
     "clip_norm": "gradients clipped to norm",
     "dropout": "dropout",
+    "class_weights": "class weights",
+    "label_smoothing": "label smoothing",
     "masking_rate": "masking rate",
     "initialization": "initialization",
     "dtype": "arithmetic",
@@ -252,6 +254,8 @@ def _stage(title: str, record: Mapping[str, Any]) -> dict[str, Any]:
     values = recipe | {key: record[key] for key in ("num_steps", "num_epochs") if key in record}
     if not values.get("long_seq_length"):
         values.pop("long_fraction", None)
+    if not values.get("label_smoothing"):
+        values.pop("label_smoothing", None)
     data = record.get("data", {})
     if "corpus" in record:
         data = {"corpus (its corpus.json)": record["corpus"]}

@@ -22,7 +22,7 @@ from training.loop.types import LoopSettings
 from training.model.heads import BertModel
 from training.reports.model_card import describe_checkpoint
 
-PATH_FIELDS = ("checkpoint", "train", "dev")
+PATH_FIELDS = ("checkpoint", "train", "dev", "class_weights")
 """Recipe fields with paths. They may change when a run resumes, as long as the digests stay the same."""
 
 Digests = Callable[[Path, tuple[Path, ...], tuple[Path, ...]], dict[str, Any]]

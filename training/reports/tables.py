@@ -36,9 +36,31 @@ def format_scores(rows: Mapping[str, Mapping[str, float]]) -> str:
     return "\n".join(lines)
 
 
+ClassScores = Mapping[str, Mapping[str, float]]
+"""Scores of each class (see `tasks.metrics.scores_by_class`)."""
+MAX_CLASSES = 40
+"""Most classes whose scores are printed."""
+
+
+def format_class_scores(classes: ClassScores) -> str:
+    """Format the scores of classes as a table below the scores; empty without classes.
+
+    If there are many, the worst come first, and the rest is counted.
+    """
+    if not classes:
+        return ""
+    shown = dict(classes)
+    if left := max(0, len(classes) - MAX_CLASSES):
+        shown = dict(sorted(classes.items(), key=lambda item: item[1]["f1"])[:MAX_CLASSES])
+    note = f"\n{left:,} more have a higher or equal f1" if left else ""
+    return f"\n\n{format_scores(shown)}{note}"
+
+
 def _cell(name: str, scores: Mapping[str, float]) -> str:
     if name not in scores:
         return "-"
+    if name == "support":
+        return f"{scores[name]:,}"
     if name.endswith("error"):
         return f"{scores[name]:.4g}"
     return f"{scores[name]:.3f}" if is_loss(name) else f"{100 * scores[name]:.2f}"

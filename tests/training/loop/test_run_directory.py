@@ -5,6 +5,7 @@ import resource
 import shutil
 import signal
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -217,6 +218,12 @@ def test_a_changed_field_of_the_recipe_is_named(tmp_path):
         with pytest.raises(RunMismatchError, match=f"was started with {message}; choose another run directory"):
             asked.check(before | change, tmp_path)
     asked.check(before | {"select": "best"}, tmp_path, is_finished=False)
+    with pytest.raises(RunMismatchError, match="was started with select `macro_f1`, not `last`"):
+        asked.check(before | {"select": "macro_f1"}, tmp_path, is_finished=False)
+    older = {name: value for name, value in before.items() if name not in ("label_smoothing", "patience", "seed")}
+    asked.check(older, tmp_path)
+    with pytest.raises(RunMismatchError, match=r"was started with label_smoothing `0\.0`, not `0\.1`"):
+        RecipeRecord(replace(recipe, label_smoothing=0.1), {}, paths=PATH_FIELDS).check(older, tmp_path)
     with pytest.raises(RunMismatchError, match=r"`.*` is a run of pretraining; choose another run directory"):
         asked.check(before | {"stage": "pretraining"}, tmp_path)
 

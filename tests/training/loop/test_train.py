@@ -316,6 +316,65 @@ def test_best_state_is_kept_and_can_be_loaded(tmp_path, alone):
     assert all(torch.equal(weights[2][name], value) for name, value in model.state_dict().items())
 
 
+DEV = (0.1, 0.3, 0.3, math.nan, 0.2, 0.4, 0.5)
+
+
+@pytest.mark.parametrize(("patience", "last", "best"), [(2, 4, 2), (3, 5, 2), (4, 11, 7), (None, 12, 7)])
+@pytest.mark.parametrize("breaks_at", [None, 1, 3])
+def test_patience_ends_a_run(patience, last, best, breaks_at, tmp_path, alone, monkeypatch, capsys):
+    """Evaluations without a better score end a run, also if it resumes in between; the best weights are selected."""
+    monkeypatch.setattr(LoopSettings, "dev", ("dev.tsv",), raising=False)
+    settings = {"patience": patience, "select": "macro_f1" if patience else "best", "checkpoint_every": 2}
+    run = partial(tiny_train, tmp_path / "run", alone, **settings)
+
+    def scores(path=tmp_path / "run"):
+        done = sum("eval_macro_f1" in line for line in read_metrics(path))
+        score = (*DEV, *[0.0] * 9)[done]
+        if done == breaks_at:
+            raise OSError("broken off")
+        return {"macro_f1": score, "accuracy": done}
+
+    evaluation = Evaluation(scores=scores, every=1)
+    if breaks_at:
+        with pytest.raises(OSError, match="broken off"):
+            run(evaluation=evaluation)
+        breaks_at = None
+    _, progress, done = run(evaluation=evaluation)
+    again = run(evaluation=evaluation)[1]
+
+    assert progress.step == again.step == best
+    assert read_metrics(done.path)[-1]["step"] == last
+    stops = f"stopped after step {last}: no better score on dev in {patience} evaluations"
+    assert (stops in capsys.readouterr().out) == (last < 12)
+
+
+def test_an_unknown_score_is_refused_before_training(tmp_path, alone, monkeypatch):
+    """The error names the scores, before the first step."""
+    monkeypatch.setattr(LoopSettings, "dev", ("dev.tsv",), raising=False)
+    seen = []
+
+    with pytest.raises(ValueError, match="no score `f2` on dev: --select is one of last, best, f1"):
+        tiny_train(tmp_path / "run", alone, loss=seen.append, evaluation=scoring(0.1, every=1), select="f2")
+    assert not seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"patience": 2}, "--patience needs --select best, or a score"),
+        ({"patience": 2, "select": "f1"}, "--select f1 needs held-out data"),
+        ({"select": "f1", "checkpoint_every": 0, "dev": True}, "--select f1 needs states"),
+        ({"patience": 2, "select": "f1", "dev": True, "eval_every": 0}, "--patience needs evaluations along the way"),
+    ],
+)
+def test_selection_needs_scores_and_states(changes, message, monkeypatch):
+    """Early stopping and selection are refused without what they need."""
+    for name in {"dev", "eval_every"} & {*changes}:
+        monkeypatch.setattr(LoopSettings, name, changes.pop(name), raising=False)
+    with pytest.raises(ValueError, match=message):
+        LoopSettings(**changes)
+
+
 def test_metrics_and_tensorboard_hold_the_same(tmp_path, alone):
     """The metrics file and TensorBoard hold the same values, with throughput, MFU and gradient norm in every line."""
     _, _, run = tiny_train(tmp_path / "run", alone)
