@@ -231,14 +231,14 @@ def _path_problem(path: Path) -> str:
 
 
 def no_models_error(models: str | Path) -> ValueError:
-    """Return the error for a directory of models without models; it names one in a wrong place, or a checkpoint."""
+    """Return the error for a directory of models without models; it names a checkpoint, or a model in a wrong place."""
+    if (Path(models) / "config.json").is_file():
+        return ValueError(f"`{models}` is a checkpoint, not a directory of models; export it first: python -m export")
     misplaced = misplaced_beside(Path(models))
     for folder in model_folders(models):
         misplaced |= list_model(folder)[1]
     if misplaced:
         return ValueError(next(iter(misplaced.values())))
-    if (Path(models) / "config.json").is_file():
-        return ValueError(f"`{models}` is a checkpoint, not a directory of models; export it first: python -m export")
     return ValueError(f"no models in `{models}`; expected `{models}/<name>/<version>/{MANIFEST_FILE}`")
 
 

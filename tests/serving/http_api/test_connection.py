@@ -138,7 +138,7 @@ def test_no_chunks_cause_another_error(data):
 
 def test_requests_wait_while_replies_are_unread(embedder):
     """A client that sends requests and reads nothing is not read from, and closed after --keepalive-timeout-s."""
-    with serve(embedder, http_port=0, keepalive_timeout_s=0.3) as running, raw_connection(running) as connection:
+    with serve(embedder, http_port=0, keepalive_timeout_s=1.5) as running, raw_connection(running) as connection:
         before = running.total("http_server_started_total")
         connection.settimeout(0.3)
         num_sent = 0
