@@ -21,8 +21,9 @@ from training.checkpoint.task_card import TaskCard
 from training.command_line.bounds import COUNT, check_numbers
 from training.data.cloze import MAX_PASSAGE_TOKENS
 from training.data.columns import Columns, dev_columns, existing_columns
-from training.data.examples import Examples, encode_examples, sample_indices
+from training.data.examples import Examples, encode_examples, hold_out, sample_indices
 from training.data.input_warnings import is_truncated
+from training.data.plausibility import report_doubts
 from training.data.sources import source_digest, source_names
 from training.data.table_examples import read_texts
 from training.objectives.labelled import read_examples, read_similarities
@@ -106,6 +107,8 @@ class ExportData:
     """Training data to calibrate static int8 on. Default: those of the checkpoint."""
     columns: tyro.conf.Suppress[Columns] = field(default_factory=Columns)
     """Columns of all files."""
+    dev_fraction: tyro.conf.Suppress[float] = 0.0
+    """Fraction of `dev` that the training held out, if that is its training data."""
     dev_columns: tyro.conf.Suppress[Columns | None] = None
     """Columns of dev data taken from the training; None for `columns`."""
     train_columns: tyro.conf.Suppress[Columns | None] = None
@@ -144,8 +147,10 @@ class ExportData:
             columns = dev_columns({"columns": recipe.get("columns", {})})
             data = replace(data, train=_existing(recipe.get("train", ())), train_columns=columns)
         if recipe and not self.dev:
-            dev = _existing(recipe.get("dev", ()))
-            data = replace(data, dev=dev, dev_columns=existing_columns(dev, dev_columns(recipe)))
+            fraction = recipe.get("dev_fraction", 0.0)
+            dev = _existing(recipe.get("train" if fraction else "dev", ()))
+            columns = existing_columns(dev, dev_columns(recipe))
+            data = replace(data, dev=dev, dev_columns=columns, dev_fraction=fraction)
         return data
 
     def missing_defaults(self, card: TaskCard | None, task: AnyTask) -> list[str]:
@@ -168,7 +173,8 @@ class ExportData:
             ValueError: naming the file and line of invalid data.
         """
         if self.dev:
-            found = labelled(task, self.dev, self.dev_columns or self.columns, max_examples=self.max_examples)
+            columns, size = self.dev_columns or self.columns, self.max_examples
+            found = labelled(task, self.dev, columns, max_examples=size, held_out=self.dev_fraction)
             return found.with_metric(self.metric) if self.metric else found
         if self.metric:
             raise ValueError(f"--metric `{self.metric}` needs scores: give --dev")
@@ -228,7 +234,10 @@ class ExportData:
         if compares_pairs(task):
             texts = _read_all_texts(self.train, columns)
             return plain_texts(task, texts, self.train, max_examples=self.num_calibration).features
-        return labelled(task, self.train, columns, max_examples=self.num_calibration, scored=False).features
+        held_out = self.dev_fraction if self.train == self.dev else 0.0
+        return labelled(
+            task, self.train, columns, max_examples=self.num_calibration, scored=False, held_out=held_out
+        ).features
 
     def record(self, evaluation_set: EvaluationSet, calibrated_on: Sequence[Features]) -> dict[str, Any]:
         """Return the manifest's record of the data: descriptions, and SHA-256 of the files."""
@@ -254,12 +263,20 @@ class ExportData:
 
 
 def labelled(
-    task: AnyTask, paths: Sequence[Path], columns: Columns, *, max_examples: int, scored: bool = True
+    task: AnyTask,
+    paths: Sequence[Path],
+    columns: Columns,
+    *,
+    max_examples: int,
+    scored: bool = True,
+    held_out: float = 0.0,
 ) -> EvaluationSet:
     """Read labelled data of the task; for embeddings of any kind, pairs of texts with similarities.
 
     Args:
         max_examples: largest number of examples, drawn at random.
+        scored: True to score them, False to calibrate on them.
+        held_out: fraction of them that the training held out; the others are to calibrate on.
 
     Raises:
         ValueError: naming the file and line of invalid data.
@@ -267,6 +284,7 @@ def labelled(
     files = ", ".join(source_names(paths))
     if compares_pairs(task):
         available = read_similarities(paths, columns=columns, tokenizer=task.tokenizer)
+        report_doubts(files, available)
         sampled = available.sample(max_examples)
         _check_labels_vary(sampled, files)
         found = evaluate_pairs(task, sampled)
@@ -276,6 +294,10 @@ def labelled(
         available = read_examples(
             task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=length
         )
+        if held_out:
+            available = hold_out(available, held_out)[1 if scored else 0]
+        if scored:
+            report_doubts(files, available)
         sampled = examples = available.sample(max_examples)
         check_kind(task, examples)
         try:
@@ -286,7 +308,7 @@ def labelled(
             _check_labels_vary(examples, files)
         score, kind = partial(task.score, examples), "examples"
     locations = [_without_folder(place, paths) for place in examples.locations]
-    name = f"{_count(sampled, available)} {kind} of {files}"
+    name = f"{_count(sampled, available)} {kind} of {files}{', held out in training' if held_out else ''}"
     return EvaluationSet(name, task, examples, locations, encode_examples(task, examples), score)
 
 

@@ -82,6 +82,10 @@ _OTHER_SPELLING = re.compile(
 """A prefix in lower case, written out, followed by another sign than a dash, or after the type."""
 
 
+_LIKE_PREFIX = re.compile(r"([BIESMLUW])\1*-", re.IGNORECASE)
+"""A prefix in lower case or repeated: `b-PER`, `BB-PER`."""
+
+
 def find_malformed_tag(labels: Collection[str]) -> tuple[str, str] | None:
     """Find a label that does not fit the scheme of the others.
 
@@ -94,7 +98,9 @@ def find_malformed_tag(labels: Collection[str]) -> tuple[str, str] | None:
     known = f"known are {', '.join(f'`{prefix}-`' for prefix in PREFIXES)}, and `O` outside of entities"
     prefixed = [name for name in names if _has_prefix(name)]
     others = [name for name in names if not _has_prefix(name)]
-    with_dash = [name for name in others if "-" in name[1:] and (prefixed or ("O" in labels and name[1] == "-"))]
+    dashed = [name for name in others if "-" in name[1:]]
+    are_like = {*dashed} >= {*names} - {"o"} and all(map(_LIKE_PREFIX.match, dashed))
+    with_dash = [name for name in dashed if prefixed or are_like or ("O" in labels and name[1] == "-")]
     if with_dash:
         return with_dash[0], f"unknown prefix `{with_dash[0].partition('-')[0]}-` ({known})"
     if prefixed:

@@ -30,6 +30,7 @@ from training.data.cloze import MAX_PASSAGE_TOKENS
 from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
+from training.data.plausibility import report_doubts
 from training.objectives.labelled import read_examples, read_similarities
 from training.objectives.registry import best_baseline, check_kind, check_labels
 from training.objectives.similarity import compares_pairs, evaluate_pairs, word_overlap
@@ -70,6 +71,7 @@ def evaluate_predictions(
     examples = _read_examples(recipe, task, recipe.data)
     check_kind(task, examples)
     check_labels(task, examples)
+    report_doubts("data", examples)
     report_inputs("examples", recipe.checkpoint, task, encode_examples(task, examples))
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:
@@ -99,6 +101,7 @@ def evaluate_vectors(recipe: EvaluateRecipe, task: AnyTask, run: RunModel) -> tu
     if recipe.train or recipe.predictions:
         raise ValueError("--train and --predictions are not for embeddings: nothing is fitted, and vectors are large")
     pairs = read_similarities(recipe.data, columns=recipe.columns, tokenizer=task.tokenizer)
+    report_doubts("data", pairs)
     found = evaluate_pairs(task, pairs)
     name = "texts" if found.task is task else "pairs"
     report_inputs(name, recipe.checkpoint, found.task, encode_examples(found.task, found.examples))

@@ -41,12 +41,12 @@ from training.distillation.tasks import (
     read_teachers,
     with_directories,
 )
+from training.finetuning.data import read_parts
 from training.finetuning.recipe import FinetuneRecipe, default_learning_rate, finetuning_record
 from training.finetuning.run import finetune
 from training.loop.distributed import World, world
 from training.loop.loss_monitor import DivergedError
 from training.loop.recipe import RECIPE_FILE, RecipeRecord, check_no_run
-from training.objectives.labelled import read_examples
 from training.objectives.registry import best_baseline
 from training.reports.grid_report import (
     GridReport,
@@ -103,8 +103,8 @@ class GridRecipe(TaskDistillRecipe):
                 refuse_unused(self, name, "needs --teacher")
         if not self.train:
             raise ValueError("give --train, the data to learn on")
-        if not self.dev:
-            raise ValueError("a grid chooses by the score on held-out data; add --dev")
+        if not self.has_dev:
+            raise ValueError("a grid chooses by the score on held-out data; add --dev or --dev-fraction")
         for setting in self.settings():
             self.recipes(setting)
 
@@ -280,10 +280,7 @@ def _check_metric(recipe: GridRecipe) -> None:
     """Check the metric before hours of training: the baseline has the same scores as a run."""
     if recipe.metric:
         tokenizer = load_tokenizer(recipe.checkpoint)
-        train, dev = (
-            read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer)
-            for paths in (recipe.train, recipe.dev)
-        )
+        train, dev = read_parts(recipe, tokenizer)
         metric_of(best_baseline(recipe.task, train, dev, tokenizer)[1], recipe.metric)
 
 

@@ -177,6 +177,9 @@ def test_tags_by_hand(tags, entities):
         ("B_PER I_PER O", "B_PER", "a prefix in another spelling than `B-TYPE`"),
         ("PER-B PER-I O", "PER-B", "a prefix in another spelling"),
         ("b i o", "b", "a prefix in another spelling"),
+        ("b-PER i-PER", "b-PER", "unknown prefix `b-`"),
+        ("BB-PER II-PER O", "BB-PER", "unknown prefix `BB-`"),
+        ("bb-PER o", "bb-PER", "unknown prefix `bb-`"),
     ],
 )
 def test_tags_of_no_scheme_are_named(labels, odd, message):

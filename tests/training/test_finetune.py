@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from export.evaluation_set import ExportData
 from tasks import create_task
 from tasks.batching import predict
 from tasks.bundle.files import sha256
@@ -33,6 +34,7 @@ from training.objectives.finetuning import FinetuningData, label_examples
 from training.objectives.labelled import read_examples
 from training.objectives.registry import OBJECTIVES
 from training.objectives.spans import answer_positions
+from training.reports.samples import sample_predictions
 
 
 def test_classification_learns(finetuning, tmp_path, alone):
@@ -49,6 +51,28 @@ def test_classification_learns(finetuning, tmp_path, alone):
     assert card.scores["dev"]["accuracy"] > 0.95 > card.scores["majority label"]["accuracy"]
     assert len([line for line in read_metrics(tmp_path / "run") if "eval_accuracy" in line]) >= 4
     assert transformers.AutoModelForSequenceClassification.from_pretrained(path).config.id2label == {0: "no", 1: "yes"}
+
+
+def test_dev_data_may_be_part_of_the_training_data(finetuning, tmp_path, alone, capsys):
+    """A fraction of the training data is scored, and everything that scores the checkpoint later uses the same part."""
+    train = write_classification(tmp_path / "train.jsonl", 60, 0)
+    recipe = finetuning(train, dev_fraction=0.2, num_epochs=1, global_batch_size=64)
+
+    card = read_task_card(finetune(recipe, alone))
+
+    said = capsys.readouterr()
+    assert "dev data: 12 of 60 examples, at random, in the proportions of the labels\n" in said.out
+    assert "a batch has 64 sequences, the training data 48, so that each step repeats some" in said.err
+    assert card.scores["num_dev_examples"] == 12
+    task, run = load_for_evaluation(recipe.run_dir / "checkpoint")
+    found = ExportData().with_defaults(card, task).evaluation_set(task)
+    assert found.score(predict(task, found.examples, run)) == pytest.approx(card.scores["dev"])
+    note, _ = sample_predictions(recipe.run_dir, json.loads((recipe.run_dir / "recipe.json").read_text()))
+    assert "12 " in note
+    with pytest.raises(ValueError, match="--dev-fraction is of the training data, instead of --dev; give one of them"):
+        finetuning(train, train, dev_fraction=0.2)
+    with pytest.raises(ValueError, match=r"--dev-fraction `0\.001` of 60 examples leaves one part empty"):
+        finetune(replace(recipe, dev_fraction=0.001, run_dir=tmp_path / "other"), alone)
 
 
 def test_folder_of_early_sentence_transformers_is_a_checkpoint(checkpoint, tmp_path, monkeypatch, capfd):
@@ -163,7 +187,7 @@ def test_misplaced_answers_are_left_out_and_counted(tokenizer_dir):
 
     items, left_out = label_examples(task, Examples([("line 1", good), ("line 2", bad)]))
 
-    assert (len(items), left_out) == (1, ["line 2"])
+    assert (len(items), left_out.locations) == (1, ["line 2"])
 
 
 FOUR_TOKENS = "the the the the"
@@ -326,8 +350,10 @@ def test_evaluate_prints_scores_and_writes_predictions(finetuning, tmp_path, alo
     assert len(rows) == 64
     assert sum(rows[0]["scores"].values()) == pytest.approx(1, abs=1e-5)
 
-    train.write_text('{"text": "\\u597d", "label": "no"}\n', encoding="utf-8")
-    assert call(evaluate, arguments, monkeypatch, capfd).returncode == 0
+    train.write_text('{"text": "\\u597d", "label": "no", "pair": "x"}\n' * 2, encoding="utf-8")
+    result = call(evaluate, arguments, monkeypatch, capfd)
+    assert f"note: unused columns of `{train}`: `pair`\n" in result.stdout
+    assert "warning: data: every label is `no`, so that nothing is learned or compared\n" in result.stderr
     assert '"text": "好"' in out.read_text(encoding="utf-8")
 
     train.write_text('{"text": "x", "label": "maybe"}\n')

@@ -70,11 +70,14 @@ def parse(
 
 
 def _expand_column_flags(arguments: Iterator[str]) -> Iterator[str]:
-    """Yield arguments, with `--columns.text NAME` for each `--column text=NAME`, the spelling of the client."""
+    """Yield arguments, with `--columns.text NAME` for each `--column text=NAME`, the spelling of the client.
+
+    Likewise, `--skip-empty` is `--columns.skip-empty`.
+    """
     for argument in arguments:
         flag, _, value = argument.partition("=")
         if flag != "--column":
-            yield argument
+            yield "--columns.skip-empty" if argument == "--skip-empty" else argument
             continue
         field, _, name = (value or next(arguments, "")).partition("=")
         if not (field and name):

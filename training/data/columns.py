@@ -40,11 +40,20 @@ class Columns:
     """Multiple choice: list of texts."""
     header: bool = True
     """Read the names of columns from the first line of a TSV or CSV. Without a header they are 0, 1, 2 and so on."""
+    skip_empty: bool = False
+    """Leave out rows of tables without text or label, instead of refusing them. Also written `--skip-empty`."""
+    no_label: tuple[str, ...] = ()
+    """Labels that mark rows without a label, such as -1 or -. These rows, and empty ones, are left out."""
+
+    @property
+    def skips_empty(self) -> bool:
+        """True if rows without text or label are left out."""
+        return self.skip_empty or bool(self.no_label)
 
     @property
     def custom(self) -> list[str]:
         """Columns without their default name. Tables must have them."""
-        names = [field for field in fields(self) if field.name not in ("header", "label_separator", "label_columns")]
+        names = [field for field in fields(self) if field.name not in _NOT_NAMES]
         named = [getattr(self, field.name) for field in names if getattr(self, field.name) != field.default]
         return [*named, *self.label_columns]
 
@@ -54,11 +63,16 @@ class Columns:
         return replace(self, label=default.label, label_columns=(), tags=default.tags)
 
 
+_NOT_NAMES = ("header", "label_separator", "label_columns", "skip_empty", "no_label")
+"""Fields that do not name one column."""
+
+
 def dev_columns(recipe: Mapping[str, Any]) -> Columns:
     """Return the columns of a run's dev data, from its recipe.json; ignore fields that `Columns` does not have."""
     named = recipe.get("dev_columns", recipe.get("columns", {}))
     values = {field.name: named[field.name] for field in fields(Columns) if field.name in named}
-    return Columns(**values | {"label_columns": tuple(values.get("label_columns", ()))})
+    tuples: dict[str, Any] = {name: tuple(values.get(name, ())) for name in ("label_columns", "no_label")}
+    return Columns(**values | tuples)
 
 
 def existing_columns(paths: Sequence[Path], columns: Columns) -> Columns:
@@ -79,5 +93,5 @@ def existing_columns(paths: Sequence[Path], columns: Columns) -> Columns:
         names |= set(filter(is_conll_column, (columns.tokens, columns.tags)))
     texts = {field: name for field, name in asdict(columns).items() if isinstance(name, str)}
     found: dict[str, Any] = {field: name for field, name in texts.items() if name in names}
-    found["label_columns"] = columns.label_columns if names >= {*columns.label_columns} else ()
-    return Columns(**found | {"header": columns.header, "label_separator": columns.label_separator})
+    found |= {field: getattr(columns, field) for field in _NOT_NAMES}
+    return Columns(**found | {"label_columns": columns.label_columns if names >= {*columns.label_columns} else ()})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tasks.tagging import TaggingExample
 from tasks.tags import PREFIXES
-from training.data.examples import Examples
+from training.data.examples import BadRows, Examples, RowError
 from training.text.documents import read_lines
 
 MAX_SENTENCE_WORDS = 2000
@@ -50,10 +50,13 @@ def read_conll(path: Path, *, tokens: str | None = None, tags: str | None = None
     if not rows:
         return Examples()
     width = len(rows[0][1])
-    if odd := next((row for row in rows if len(row[1]) != width), None):
-        raise ValueError(
-            f"`{path}`, line {odd[0]}: {len(odd[1])} columns, but line {rows[0][0]} has {width}: `{' '.join(odd[1])}`"
+    odd = [(number, cells) for number, cells in rows if len(cells) != width]
+    if odd:
+        problem = f"columns, but line {rows[0][0]} has {width}"
+        errors = (
+            RowError(f"`{path}`, line {number}", f"{len(cells)} {problem}", " ".join(cells)) for number, cells in odd
         )
+        raise ValueError(str(BadRows(errors)))
     if names and len(names) != width:
         raise ValueError(f"`{path}`: {len(names)} names in `global.columns`, but {width} columns")
     if not names and width == len(UD_COLUMNS) and all(_NUMBER.fullmatch(cells[0]) for _, cells in rows):
@@ -67,7 +70,7 @@ def read_conll(path: Path, *, tokens: str | None = None, tags: str | None = None
     words = [row for sentence in sentences for row in sentence]
     if names and names[tag] != "feats" and (bare := next((row for row in words if row[1][tag] == "_"), None)):
         raise ValueError(f"`{path}`, line {bare[0]}: no `{names[tag]}`; name another column with --columns.tags")
-    return Examples(
+    examples = Examples(
         (
             f"`{path}`, line {sentence[0][0]}",
             TaggingExample(tuple(row[1][word] for row in sentence), tuple(row[1][tag] for row in sentence)),
@@ -75,6 +78,19 @@ def read_conll(path: Path, *, tokens: str | None = None, tags: str | None = None
         for sentence in sentences
         if sentence
     )
+    others = [number for number in range(width) if number not in (word, tag) and _holds_tags(words, number)]
+    if others and not tags:
+        columns = ", ".join(f"`{number}`" for number in others)
+        examples.notes.append(
+            f"`{path}`: tags are those of column `{tag}`; others with tags: {columns} (--columns.tags {others[0]})"
+        )
+    return examples
+
+
+def _holds_tags(rows: Sequence[Row], column: int) -> bool:
+    """Return whether a column holds tags of entities."""
+    cells = {row[1][column] for row in rows}
+    return len(cells) > 1 and all(map(_TAG.fullmatch, cells))
 
 
 def _column(path: Path, name: str, names: Sequence[str], width: int) -> int:
@@ -113,7 +129,7 @@ def _sentences(path: Path) -> tuple[Sequence[str], list[list[Row]]]:
     plain = [_cells(line) for group in groups for _, line in group if not line.startswith("#")]
     tags, widths = {cells[-1] for cells in plain}, {len(cells) for cells in plain}
     names: Sequence[str] = ()
-    sentences = []
+    sentences, bad = [], BadRows()
     for group in groups:
         sentence: list[Row] = []
         for number, line in group:
@@ -124,10 +140,12 @@ def _sentences(path: Path) -> tuple[Sequence[str], list[list[Row]]]:
                 if _is_comment(line, tags, widths, location):
                     continue
             if len(cells) < 2 or not cells[0] or " " in cells[-1]:
-                raise ValueError(f"{location}: expected a word and a tag: `{line}`")
+                bad.add(RowError(location, "expected a word and a tag", line))
             sentence.append((number, cells))
         if sentence:
             sentences.append(sentence)
+    if bad:
+        raise ValueError(str(bad))
     return names, sentences
 
 

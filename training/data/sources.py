@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,10 @@ def read_hub(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         ) from None
     except Exception as error:  # the library raises many types: no network, no such data set, no such split
         raise ValueError(f"cannot load `{path}`: {error or type(error).__name__}") from error
+    names = class_names(dataset.features)
     for number, row in enumerate(dataset, start=1):
-        yield f"`{path}`, row {number}", {key: _named(dataset.features.get(key), value) for key, value in row.items()}
+        location = f"`{path}`, row {number}"
+        yield location, with_class_names(location, row, names)
 
 
 def source_digest(path: Path) -> str:
@@ -85,11 +87,40 @@ def hub_source(path: Path) -> tuple[str, dict[str, str]]:
     return name, options
 
 
-def _named(feature: Any, value: Any) -> Any:
-    """Replace class numbers, also in lists, by class names; -1 means unknown, None."""
-    if hasattr(feature, "int2str") and isinstance(value, int):
-        return feature.int2str(value) if value >= 0 else None
-    inner = getattr(feature, "feature", None)
-    if hasattr(inner, "int2str") and isinstance(value, list):
-        return [_named(inner, item) for item in value]
-    return value
+def class_names(features: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Return the names of classes by column.
+
+    Args:
+        features: features of the library `datasets`, or their JSON, by column.
+    """
+    return {column: names for column, feature in features.items() if (names := _names(feature))}
+
+
+def _names(feature: Any) -> Sequence[str]:
+    """Return the names of a ClassLabel, or of one in lists; empty for others."""
+    if isinstance(feature, list) and feature:  # an older form of Sequence
+        return _names(feature[0])
+    values = feature if isinstance(feature, dict) else getattr(feature, "__dict__", {})
+    if "feature" in values:
+        return _names(values["feature"])
+    names = values.get("names")
+    return names if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else ()
+
+
+def with_class_names(location: str, row: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return a row with the names of classes for their numbers, also in lists; -1 means unknown, None.
+
+    Raises:
+        ValueError: if a class has no name.
+    """
+
+    def named(value: Any, known: Sequence[str]) -> Any:
+        if isinstance(value, list):
+            return [named(item, known) for item in value]
+        if not isinstance(value, int) or isinstance(value, bool):
+            return value
+        if value >= len(known):
+            raise ValueError(f"{location}: class `{value}` is none of the {len(known)} that the data name")
+        return known[value] if value >= 0 else None
+
+    return {column: named(value, names[column]) if column in names else value for column, value in row.items()}

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.spans import SpanExample
-from training.data.cells import table_rows, text_cell
+from training.data.cells import read_table, text_cell
 from training.data.columns import Columns
-from training.data.examples import Examples
+from training.data.examples import BadRows, Examples, RowError
 from training.data.tables import TABLES, WITH_LISTS, kind_of
 from training.text.documents import parse_json, read_lines
 
@@ -25,11 +25,11 @@ def read_spans(path: Path, columns: Columns | None = None, *, labelled: bool = T
     """
     columns = columns or Columns()
     if kind_of(path) in WITH_LISTS:
-        examples = Examples()
-        for location, row in table_rows(path, columns):
-            context, question = row.get(columns.context), {**row, "question": row.get(columns.question)}
-            examples.add(location, _example(location, context, question))
-        return examples
+
+        def example_of(location: str, row: dict[str, Any]) -> SpanExample:
+            return _example(location, row.get(columns.context), {**row, "question": row.get(columns.question)})
+
+        return read_table(path, columns, example_of, (columns.context, columns.question, "answers", "is_impossible"))
     text = "\n".join(read_lines(path))
     if kind_of(path) in TABLES:
         raise ValueError(f"`{path}` cannot hold lists of answers; give SQuAD's JSON, JSON lines or Parquet")
@@ -40,8 +40,16 @@ def read_spans(path: Path, columns: Columns | None = None, *, labelled: bool = T
     except (KeyError, TypeError) as error:
         raise ValueError(f"`{path}` is not in SQuAD's format: {_reason(error)}") from error
     changes: dict[str, Any] = {} if labelled else {"answers": [], "is_impossible": None}
-    found = [_example(f"`{path}`", context, question | changes) for context, question in questions]
-    return Examples((f"`{path}`, question `{example.id}`", example) for example in found)
+    examples, bad = Examples(), BadRows()
+    for number, (context, question) in enumerate(questions, start=1):
+        try:
+            example = _example(f"`{path}`, question {number}", context, question | changes)
+            examples.add(f"`{path}`, question `{example.id}`", example)
+        except RowError as error:
+            bad.add(error)
+    if bad:
+        raise ValueError(str(bad))
+    return examples
 
 
 def read_questions(path: Path, columns: Columns) -> Examples:
@@ -52,41 +60,71 @@ def read_questions(path: Path, columns: Columns) -> Examples:
     """
     if kind_of(path) == ".json":
         return read_spans(path, labelled=False)
-    examples = Examples()
-    for location, row in table_rows(path, columns):
+
+    def example_of(location: str, row: dict[str, Any]) -> SpanExample:
         question, context = (text_cell(location, row, name) for name in (columns.question, columns.context))
-        examples.add(location, SpanExample(question=question, context=context, id=str(row.get("id", ""))))
-    return examples
+        return SpanExample(question=question, context=context, id=str(row.get("id", "")))
+
+    return read_table(path, columns, example_of)
 
 
 def _example(location: str, context: Any, question: Mapping[str, Any]) -> SpanExample:
-    """Read a question, whose answers are objects or, in tables, an object of lists. Blank ones at -1 mean none."""
+    """Read a question, whose answers are objects or, in tables, an object of lists. Blank ones at -1 mean none.
+
+    The first answer that is at its `answer_start` comes first, as training learns that one.
+    """
     try:
         is_impossible = question.get("is_impossible")
         if is_impossible not in (None, True, False):
             raise ValueError(f"`is_impossible` must be true or false: `{is_impossible}`")
-        found = [] if is_impossible else question["answers"]
+        found = [] if is_impossible else question.get("answers") or []
         if isinstance(found, Mapping):
             pairs = zip(found["text"], found["answer_start"], strict=True)
             found = [{"text": text, "answer_start": start} for text, start in pairs]
-        answers = [answer for answer in found if answer["text"].strip() or answer["answer_start"] != -1]
+        answers = [
+            (answer["text"], answer["answer_start"])
+            for answer in found
+            if answer["text"].strip() or answer["answer_start"] != -1
+        ]
         if not answers and is_impossible is not None and not is_impossible:
             raise ValueError("`is_impossible` is false, but there is no answer")
-        values: dict[str, Any] = {
-            "question": question["question"],
-            "context": context,
-            "answers": tuple(answer["text"] for answer in answers),
-            "answer_start": answers[0]["answer_start"] if answers else -1,
-            "id": str(question["id"]),
-        }
-        for name, kind in (("question", str), ("context", str), ("answer_start", int)):
-            if not isinstance(values[name], kind):
-                raise ValueError(f"`{name}` must have type {kind.__name__}: `{values[name]}`")
-        return SpanExample(**values)
+        for name, kind, value in (
+            ("question", str, question["question"]),
+            ("context", str, context),
+            *(("answer_start", int, start) for _, start in answers),
+        ):
+            if not isinstance(value, kind):
+                raise ValueError(f"`{name}` must have type {kind.__name__}: `{value}`")
+        answers.sort(key=lambda answer: not is_at(context, *answer))
+        return SpanExample(
+            question=question["question"],
+            context=context,
+            answers=tuple(text for text, _ in answers),
+            answer_start=answers[0][1] if answers else -1,
+            id=str(question["id"]),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{location} is not in SQuAD's format: {_reason(error)}, in question `{str(question)[:60]}...`"
-        ) from error
+        reason = _reason(error)
+        message = f"{location} is not in SQuAD's format: {reason}, in question `{str(question)[:60]}...`"
+        raise RowError(location, reason, message=message) from error
+
+
+def is_at(context: str, answer: str, start: int) -> bool:
+    """Return whether an answer is at its answer_start."""
+    return bool(answer.strip()) and start >= 0 and context.startswith(answer, start)
+
+
+def counted_in(context: str, answer: str, start: int) -> str:
+    """Return the unit in which an answer is at its answer_start, if that is not characters; "" if there is none."""
+    if start < 1:
+        return ""
+    utf_16, utf_8 = (context.encode(name, "replace") for name in ("utf-16-le", "utf-8"))
+    offsets = {
+        "UTF-16 code units": len(utf_16[: 2 * start].decode("utf-16-le", "ignore")),
+        "bytes": len(utf_8[:start].decode("utf-8", "ignore")),
+        "characters from 1": start - 1,
+    }
+    return next((unit for unit, offset in offsets.items() if is_at(context, answer, offset)), "")
 
 
 def _reason(error: Exception) -> str:

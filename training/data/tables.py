@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterable, Iterator
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from training.data.sources import is_hub, read_hub
+from training.data.examples import RowError
+from training.data.sources import class_names, is_hub, read_hub, with_class_names
 from training.text.documents import MAX_DOCUMENT_BYTES, check_file, parse_json, read_lines, suffix_of
 
 Row = tuple[str, dict[str, Any]]
@@ -21,6 +24,9 @@ TABLES = (".tsv", ".csv", *WITH_LISTS)
 """Kinds of tables."""
 MAX_ROW_CHARS = 2**20
 """Longest first line of a .json file that is parsed to find out if it holds JSON lines."""
+
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+"""A cell in quotes; quotes inside are doubled."""
 
 
 def kind_of(path: Path) -> str:
@@ -41,11 +47,17 @@ def _has_json_lines(path: Path) -> bool:
     return isinstance(value, dict) and "data" not in value
 
 
-def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
+def raise_error(error: RowError) -> None:
+    """Raise the error of the first row that cannot be used."""
+    raise error
+
+
+def read_rows(path: Path, *, header: bool = True, on_error: Callable[[RowError], None] = raise_error) -> Iterator[Row]:
     """Yield the rows of a table.
 
     Args:
         header: True if the first line of a TSV or CSV names the columns; otherwise they are called 0, 1, 2 and so on.
+        on_error: called with the error of each row that cannot be read.
 
     Raises:
         ValueError: naming the file, and the line or column that is wrong.
@@ -56,18 +68,11 @@ def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
     elif kind == ".parquet":
         yield from _parquet_rows(path)
     elif kind == ".jsonl":
-        for number, line in enumerate(read_lines(path), start=1):
-            if line.strip():
-                location = f"`{path}`, line {number}"
-                value = parse_json(line, location)
-                if not isinstance(value, dict):
-                    raise ValueError(f"{location}: expected a JSON object")
-                yield location, value
+        yield from _json_rows(path, on_error)
     elif kind in (".tsv", ".csv"):
-        lines = read_lines(path)
-        rows = ((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
-        cells = rows if kind == ".tsv" else _csv_cells(lines, path)
-        yield from _named_rows(path, cells, header=header)
+        is_plain = kind == ".tsv" and not _has_quoted_cells(path)
+        cells = _plain_cells(path) if is_plain else _csv_cells(path, "\t" if kind == ".tsv" else ",")
+        yield from _named_rows(path, cells, on_error, header=header)
     else:
         check_file(path)
         if kind != ".json":
@@ -76,7 +81,25 @@ def read_rows(path: Path, *, header: bool = True) -> Iterator[Row]:
         raise ValueError(f"`{path}` does not hold JSON lines, an object a line (convert a list with: jq -c '.[]')")
 
 
-def _named_rows(path: Path, cells: Iterator[tuple[int, list[str]]], *, header: bool) -> Iterator[Row]:
+def _json_rows(path: Path, on_error: Callable[[RowError], None]) -> Iterator[Row]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        location = f"`{path}`, line {number}"
+        try:
+            value = parse_json(line, location)
+        except ValueError as error:
+            on_error(RowError(location, "broken JSON", message=str(error)))
+            continue
+        if isinstance(value, dict):
+            yield location, value
+        else:
+            on_error(RowError(location, "expected a JSON object"))
+
+
+def _named_rows(
+    path: Path, cells: Iterator[tuple[int, list[str]]], on_error: Callable[[RowError], None], *, header: bool
+) -> Iterator[Row]:
     first = next(cells, None)
     if first is None:
         raise ValueError(f"`{path}` is empty; its first line must name the columns")
@@ -91,10 +114,12 @@ def _named_rows(path: Path, cells: Iterator[tuple[int, list[str]]], *, header: b
     named = [name for name in names if name.strip()]  # spreadsheets add columns without a name
     _check_names(named, f"`{path}`, line 1")
     for number, row in cells if header else itertools.chain([first], cells):
-        if len(row) != len(names):
+        location = f"`{path}`, line {number}"
+        if len(row) == len(names):
+            yield location, dict(zip(names, row, strict=True))
+        else:
             expected = f"the {'header' if header else 'first line'} has {len(names)}"
-            raise ValueError(f"`{path}`, line {number}: {len(row)} columns, {expected}")
-        yield f"`{path}`, line {number}", dict(zip(names, row, strict=True))
+            on_error(RowError(location, f"{len(row)} columns, {expected}"))
 
 
 def _check_names(names: list[str], location: str) -> None:
@@ -102,17 +127,58 @@ def _check_names(names: list[str], location: str) -> None:
         raise ValueError(f"{location}: two columns are called `{twice}`")
 
 
-def _csv_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
+def _plain_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each line between tabs, with its number."""
+    return ((number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1) if line)
+
+
+def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield rows with the number of their first line; a quoted cell can hold several lines."""
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
-    reader, first_line = csv.reader((line + "\n" for line in lines), strict=True), 1
+    lines = (line + "\n" for line in read_lines(path))
+    reader, first_line = csv.reader(lines, delimiter=delimiter, strict=True), 1
     try:
         for row in reader:
             if row:
                 yield first_line, row
             first_line = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"`{path}`, line {first_line}: broken CSV ({error})") from error
+        text = "".join(itertools.islice(read_lines(path), first_line - 1, reader.line_num))
+        hint = "; write quotes inside cells twice, not with a backslash" if '\\"' in text else ""
+        raise ValueError(f"`{path}`, line {first_line}: broken CSV ({error}){hint}") from error
+
+
+def _has_quoted_cells(path: Path) -> bool:
+    """Return whether a TSV quotes cells as CSV does (pandas, Excel), so that its quotes are no part of texts.
+
+    It does if all cells with quotes are quoted, and some need it: they hold doubled quotes, tabs or line ends. Those of
+    a column that is quoted everywhere need no reason.
+    """
+    if not any('"' in line for line in read_lines(path)):
+        return False
+    rows = [cells for _, cells in _plain_cells(path)]
+    with_quotes = [cell for cells in rows for cell in cells if '"' in cell]
+    widths = {len(cells) for cells in rows}
+    if all(map(_QUOTED.fullmatch, with_quotes)) and len(widths) == 1:
+        columns = zip(*rows, strict=True)
+        return any('""' in cell[1:-1] for cell in with_quotes) or any(
+            all(map(_QUOTED.fullmatch, column)) for column in columns
+        )
+    return len(widths) > 1 and _joins_lines(path)
+
+
+def _joins_lines(path: Path) -> bool:
+    """Return whether quoted cells with tabs or line ends explain lines with other numbers of cells.
+
+    A quote that only begins a text would also join lines, up to the next quote; then the cell holds whole rows.
+    """
+    try:
+        rows = [cells for _, cells in _csv_cells(path, "\t")]
+    except ValueError:
+        return False
+    width = len(rows[0])
+    parts = (part for cells in rows for cell in cells if "\n" in cell for part in cell.split("\n"))
+    return all(len(cells) == width for cells in rows) and all(part.count("\t") < width - 1 for part in parts)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -123,9 +189,19 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     try:
         file = pyarrow.parquet.ParquetFile(path)
         _check_names(file.schema_arrow.names, f"`{path}`")
+        names = _parquet_classes(file.schema_arrow.metadata)
         for batch in file.iter_batches(batch_size=1024):
             for row in batch.to_pylist():
                 number += 1
-                yield f"`{path}`, row {number}", row
+                location = f"`{path}`, row {number}"
+                yield location, with_class_names(location, row, names)
     except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(f"cannot read `{path}`: {error}") from error
+
+
+def _parquet_classes(metadata: Mapping[bytes, bytes] | None) -> dict[str, Sequence[str]]:
+    """Return the names of classes by column, as the library `datasets` writes them into Parquet."""
+    try:
+        return class_names(json.loads((metadata or {})[b"huggingface"])["info"]["features"])
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tasks.tagging import TaggingExample
 from tasks.tags import find_malformed_tag
-from training.data.cells import table_rows, text_cell, text_list
+from training.data.cells import read_table, text_cell, text_list
 from training.data.columns import Columns
 from training.data.conll import is_conll_column, read_conll
-from training.data.examples import Examples
+from training.data.examples import Examples, RowError
 from training.data.table_examples import read_texts
 from training.data.tables import TABLES, WITH_LISTS, kind_of
 from training.text.documents import suffix_of
@@ -35,22 +36,22 @@ def read_untagged(path: Path, columns: Columns) -> Examples:
         return read_texts(path, columns).map(lambda text: TaggingExample((), source=text))
     if kind_of(path) not in (*TABLES, ".json"):
         return read_tagging(path, columns).map(lambda example: replace(example, tags=()))
-    examples = Examples()
-    for location, row in table_rows(path, columns):
+
+    def example_of(location: str, row: dict[str, Any]) -> TaggingExample:
         if columns.tokens in row:
-            examples.add(location, TaggingExample(words=text_list(location, row, columns.tokens)))
-        else:
-            examples.add(location, TaggingExample((), source=text_cell(location, row, columns.text)))
-    return examples
+            return TaggingExample(words=text_list(location, row, columns.tokens))
+        return TaggingExample((), source=text_cell(location, row, columns.text))
+
+    return read_table(path, columns, example_of)
 
 
 def _read_table(path: Path, columns: Columns) -> Examples:
-    examples = Examples()
-    for location, row in table_rows(path, columns):
+    def example_of(location: str, row: dict[str, Any]) -> TaggingExample:
         words, tags = (text_list(location, row, name) for name in (columns.tokens, columns.tags))
         if len(words) != len(tags):
-            raise ValueError(f"{location}: {len(words)} `{columns.tokens}`, but {len(tags)} `{columns.tags}`")
+            raise RowError(location, f"{len(words)} `{columns.tokens}`, but {len(tags)} `{columns.tags}`")
         if not all(map(str.strip, tags)):
-            raise ValueError(f"{location}: one of `{columns.tags}` is empty")
-        examples.add(location, TaggingExample(words=words, tags=tags))
-    return examples
+            raise RowError(location, f"one of `{columns.tags}` is empty")
+        return TaggingExample(words=words, tags=tags)
+
+    return read_table(path, columns, example_of, (columns.tokens, columns.tags))

@@ -20,7 +20,7 @@ from tasks.tagging import TaggingSettings
 from training.checkpoint.sentence_transformers import checkpoint_directory
 from training.checkpoint.task_card import read_task_card
 from training.command_line.bounds import FRACTION, POSITIVE, refuse_unused
-from training.data.examples import Examples, encode_examples
+from training.data.examples import Examples, encode_examples, inputs_of
 from training.data.input_warnings import report_inputs
 from training.distillation.outputs import TeacherOutputs, record_outputs
 from training.distillation.teachers import (
@@ -37,7 +37,6 @@ from training.finetuning.data import (
     FinetuningExamples,
     are_all_pairs,
     encode_data,
-    inputs_of,
     pair_flags,
     read_data,
     sequence_length,
@@ -134,7 +133,7 @@ def _distil(recipe: TaskDistillRecipe, run: RunDirectory) -> None:
     if world.is_main:
         print(f"teacher: {licences(records)}", flush=True)
     others = world.on_main(lambda: scores_of_teachers(recipe, teachers, data.dev, world) if data.dev else {})
-    if recipe.contrast and recipe.train and recipe.dev:
+    if recipe.contrast and recipe.train and recipe.has_dev:
         others |= _contrast(recipe, world)
     targets = [_teacher_targets(data.task.settings, *pair) for pair in zip(teachers, outputs, strict=True)]
     if not recipe.train and isinstance(data.task.settings, RegressionSettings):  # numbers like the teachers'
@@ -207,7 +206,7 @@ def _settings_of(teacher: Teacher, recipe: TaskDistillRecipe) -> TaskSettings:
     if isinstance(settings, SpanSettings | TaggingSettings):
         given["doc_stride"] = min(recipe.doc_stride, given["max_seq_length"] // 2)
     if isinstance(settings, SpanSettings):
-        if recipe.null_threshold == "auto" and not (settings.unanswerable and recipe.dev):
+        if recipe.null_threshold == "auto" and not (settings.unanswerable and recipe.has_dev):
             raise ValueError("--null-threshold auto needs a teacher of unanswerable questions, and dev data")
         given |= {"max_query_length": recipe.max_query_length, "max_answer_length": recipe.max_answer_length}
         given["null_threshold"] = 0.0 if recipe.null_threshold == "auto" else recipe.null_threshold
@@ -284,4 +283,4 @@ def _contrast(recipe: TaskDistillRecipe, world: World) -> dict[str, dict[str, fl
     if world.is_main:
         print(f"contrast: the same student without a teacher, in `{values['run_dir']}` (--no-contrast)", flush=True)
     card = read_task_card(finetune(FinetuneRecipe(**values), world))
-    return {CONTRAST_ROW: card.scores["dev"]} if card and recipe.dev else {}
+    return {CONTRAST_ROW: card.scores["dev"]} if card and recipe.has_dev else {}

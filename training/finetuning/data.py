@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tasks import AnyTask, create_task
 from tasks.base import TaskSettings
+from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.reader import load_tokenizer, read_config, read_shape
 from training.checkpoint.task_card import read_task_card
 from training.checkpoint.tokenizer import check_truncation_side
-from training.data.examples import Examples, encode_examples
+from training.data.examples import Examples, encode_examples, hold_out, inputs_of
 from training.data.input_warnings import report_inputs
+from training.data.plausibility import report_doubts, visible
 from training.finetuning.network import knows_labels
 from training.finetuning.recipe import TASK_FIELDS, FinetuneRecipe
 from training.loop.distributed import World
@@ -26,8 +28,6 @@ from training.objectives.registry import OBJECTIVES, check_labels
 
 MAX_COUNTED = 40
 """Most labels whose numbers of examples are shown."""
-_LABELS = ("label", "labels", "tags", "answers", "answer_start", "id", "offsets")
-"""Fields of examples that networks do not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +51,7 @@ def read_data(recipe: FinetuneRecipe, settings: TaskSettings | None = None) -> F
     """
     tokenizer = load_tokenizer(recipe.checkpoint)
     check_truncation_side(recipe.checkpoint, tokenizer, recipe.task)
-    train, dev = (
-        read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer) if paths else Examples()
-        for paths in (recipe.train, recipe.dev)
-    )
+    train, dev = read_parts(recipe, tokenizer)
     settings = settings or task_settings(recipe, train, dev)
     for examples in (train, dev):
         if problem := OBJECTIVES[recipe.task].mismatch(settings, examples):
@@ -62,6 +59,24 @@ def read_data(recipe: FinetuneRecipe, settings: TaskSettings | None = None) -> F
     task = create_task(recipe.task, tokenizer, settings)
     check_labels(task, dev)
     return FinetuningExamples(task=task, train=train, dev=dev)
+
+
+def read_parts(recipe: FinetuneRecipe, tokenizer: Tokenizer) -> tuple[Examples, Examples]:
+    """Read the training and the dev examples.
+
+    Raises:
+        ValueError: as `read_examples`, or if --dev-fraction leaves one part without examples.
+    """
+    train, dev = (
+        read_examples(recipe.task, paths, columns=recipe.columns, tokenizer=tokenizer) if paths else Examples()
+        for paths in (recipe.train, recipe.dev)
+    )
+    if not recipe.dev_fraction:
+        return train, dev
+    parts = hold_out(train, recipe.dev_fraction)
+    if not all(parts):
+        raise ValueError(f"--dev-fraction `{recipe.dev_fraction}` of {len(train):,} examples leaves one part empty")
+    return parts
 
 
 def task_settings(recipe: FinetuneRecipe, train: Examples, dev: Examples) -> TaskSettings:
@@ -75,14 +90,15 @@ def task_settings(recipe: FinetuneRecipe, train: Examples, dev: Examples) -> Tas
     labels = all_label_names(objective, train)
     if unknown := find_unknown_label(objective, dev, labels):
         location, label = unknown
-        hints = filter(None, [f"label `{label}` does not occur in the training data", objective.label_warning(labels)])
-        raise ValueError(f"{location}: {'; '.join(hints)}")
-    if dev and any(pair_flags(train)) and not any(pair_flags(dev)):
+        problem, hint = f"label `{visible(label)}` does not occur in the training data", objective.label_warning(labels)
+        raise ValueError(f"{location}: {problem}{'; ' * bool(hint)}{hint}")
+    if recipe.dev and any(pair_flags(train)) and not any(pair_flags(dev)):
         raise ValueError(f"`{recipe.dev[0]}` has single texts, but the training data have pairs (--columns.text-pair)")
     if len(labels) == 1:
-        raise ValueError(f"the only label in `{recipe.train[0]}` is `{labels[0]}`; at least two are needed")
+        hints = ["at least two are needed", *train.notes]
+        raise ValueError(f"the only label in `{recipe.train[0]}` is `{labels[0]}`; {'; '.join(hints)}")
     options = {name: getattr(recipe, name) for name in TASK_FIELDS}
-    return objective.settings(TaskOptions(max_seq_length=max_seq_length, has_dev=bool(recipe.dev), **options), train)
+    return objective.settings(TaskOptions(max_seq_length=max_seq_length, has_dev=recipe.has_dev, **options), train)
 
 
 def sequence_length(recipe: FinetuneRecipe) -> int:
@@ -109,21 +125,27 @@ def encode_data(
         Features of the usable training examples, and records of truncated examples, for the task card.
     """
     task, objective = data.task, OBJECTIVES[recipe.task]
-    reason = objective.unusable_reason
     train, unusable = label_examples(task, data.train)
     dev = encode_examples(task, data.dev)
+    left_out = ""
+    if unusable:
+        hint = objective.unusable_hint(unusable)
+        left_out = f"{objective.unusable_reason}; the first: {unusable.locations[0]}{'; ' * bool(hint)}{hint}"
     if not train:
-        raise ValueError(f"no example can be used: {reason}; the first: {unusable[0]}")
+        raise ValueError(f"no example can be used: {left_out}")
     if not world.is_main:
         return train, {}
-    left_out = f", {len(unusable):,} left out ({reason}; the first: {unusable[0]})" if unusable else ""
+    left_out = f", {len(unusable):,} left out ({left_out})" if unusable else ""
     num_sequences = sum(len(item.features) for item in train)
     print(f"{describe_examples(task, data.train)}; {num_sequences:,} sequences{left_out}", flush=True)
-    warnings = [objective.label_warning(getattr(task.settings, "labels", ()))]
-    for kind, some in (("training", data.train), ("dev", data.dev)):
-        warnings += [f"{kind} data: {line}" for line in objective.warnings(task, some)]
-    for warning in filter(None, warnings):
+    if warning := objective.label_warning(getattr(task.settings, "labels", ())):
         print(f"warning: {warning}", file=sys.stderr)
+    report_doubts("training data", data.train, objective.warnings(task, data.train), are_trained_on=True)
+    if recipe.dev_fraction:
+        data.dev.notes.clear()  # those of the same files
+        part = f"{len(data.dev):,} of {len(data.train) + len(data.dev):,} examples"
+        print(f"dev data: {part}, at random, in the proportions of the labels", flush=True)
+    report_doubts("dev data", data.dev, objective.warnings(task, data.dev))
     if not data.dev:
         print("nothing will be scored: there are no dev data", flush=True)
     name = "training sequences"
@@ -174,11 +196,6 @@ def _label_counts(task: AnyTask, examples: Examples) -> str:
     listed = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(MAX_COUNTED))
     more = ", …" if len(counts) > MAX_COUNTED else ""
     return f"any number of {len(counts)} labels ({listed}{more}; none {sum(not item for item in names):,})"
-
-
-def inputs_of(example: Any) -> list[Any]:
-    """Return what a network reads of an example: its fields without label and id."""
-    return [getattr(example, item.name) for item in fields(example) if item.name not in _LABELS]
 
 
 def pair_flags(examples: Examples) -> list[bool]:

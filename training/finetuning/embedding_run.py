@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from tasks.embedding import Embedding, EmbeddingSettings, Pooling
 from tasks.features import Features
-from tasks.regression import RegressionExample
 from tasks.text.tokenizer import Tokenizer
 from training.checkpoint.evaluation import torch_run
 from training.checkpoint.reader import read_shape
@@ -22,6 +21,7 @@ from training.command_line.command import parse
 from training.data.columns import Columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
+from training.data.plausibility import report_doubts
 from training.finetuning.network import train_on
 from training.loop.distributed import World
 from training.loop.run_directory import RunDirectory
@@ -91,7 +91,7 @@ class EmbeddingData:
     """Training texts; in contrastive training, the views of each."""
     items: Sequence[LabelledFeatures]
     """Features of each of them."""
-    dev: Sequence[RegressionExample]
+    dev: Examples
     """Pairs with a similarity; empty without dev data."""
 
 
@@ -135,10 +135,10 @@ def different_texts(located: Iterable[tuple[str, str]]) -> Examples:
     return Examples((location, text) for text, location in locations.items())
 
 
-def read_dev_pairs(recipe: EmbeddingRecipe, tokenizer: Tokenizer) -> Sequence[RegressionExample]:
+def read_dev_pairs(recipe: EmbeddingRecipe, tokenizer: Tokenizer) -> Examples:
     """Read the dev pairs of a recipe; empty if it names none."""
     if not recipe.dev:
-        return []
+        return Examples()
     return read_similarities(recipe.dev, columns=recipe.dev_columns, tokenizer=tokenizer)
 
 
@@ -147,6 +147,7 @@ def report_texts(recipe: EmbeddingRecipe, data: EmbeddingData) -> dict[str, Any]
     report = partial(report_inputs, checkpoint=recipe.checkpoint, task=data.task)
     name, limit = "training texts", f"--train-seq-length {recipe.train_seq_length}"
     cuts = {name: report(name, examples=(item.features for item in data.items), limit=limit)}
+    report_doubts("dev data", data.dev)
     if data.dev:
         cuts["dev texts"] = report("dev texts", examples=data.task.encode(texts_of(data.dev)))
     return cuts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,12 @@ def train_on(
         items, objective, global_batch_size=recipe.global_batch_size, seed=recipe.seed, pad_id=pad_id
     )
     steps_per_epoch = batches.num_batches(0)
+    if len(items) < recipe.global_batch_size and run.world.is_main:
+        print(
+            f"warning: a batch has {recipe.global_batch_size} sequences, the training data {len(items)}, so that each "
+            "step repeats some; lower --global-batch-size",
+            file=sys.stderr,
+        )
     num_steps = max(1, round(num_epochs * steps_per_epoch))
     if eval_every is None:
         eval_every = steps_per_epoch if recipe.patience else -(-num_steps // 4)

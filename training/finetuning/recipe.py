@@ -65,6 +65,9 @@ class FinetuneRecipe(LoopSettings):
     Hugging Face, as hf:ID,config=NAME,split=NAME."""
     dev: tuple[Path, ...] = ()
     """Held-out data to score on, in the same format."""
+    dev_fraction: Annotated[float, BELOW_ONE] = 0.0
+    """Without --dev: fraction of the training data that is held out to score on, chosen at random in the proportions of
+    the labels, such as 0.2."""
     run_dir: Path
     """Run directory: metrics, resumable state, and in the end `checkpoint/`."""
     compile: Literal["auto", "on", "off"] = "off"
@@ -111,6 +114,8 @@ class FinetuneRecipe(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.dev_fraction and (self.dev or not self.train):
+            raise ValueError("--dev-fraction is of the training data, instead of --dev; give one of them")
         for name in TASK_FIELDS:
             tasks = [task for task in OBJECTIVES if hasattr(TASKS[task].settings_type, name)]
             if self.task not in tasks:
@@ -121,6 +126,11 @@ class FinetuneRecipe(LoopSettings):
         if self.frozen:
             for name in ("unfreeze_every", "layer_decay"):
                 refuse_unused(self, name, "is for layers that train: leave out --frozen")
+
+    @property
+    def has_dev(self) -> bool:
+        """True if there are dev data."""
+        return bool(self.dev or self.dev_fraction)
 
     def shape(self) -> EncoderConfig:
         """Return the shape of the network: that of the checkpoint."""

@@ -85,7 +85,8 @@ class LoopSettings:
             raise ValueError("--patience needs --select best, or a score: it ends a run after its best weights")
         if self.patience and getattr(self, "eval_every", None) == 0:
             raise ValueError("--patience needs evaluations along the way: --eval-every above 0")
-        if self.select != LAST and not (getattr(self, "dev", None) or getattr(self, "dev_corpus", None)):
+        dev = ("dev", "dev_fraction", "dev_corpus")
+        if self.select != LAST and not any(getattr(self, name, None) for name in dev):
             raise ValueError(f"--select {self.select} needs held-out data: dev data, or a dev corpus")
         if self.select != LAST and not self.checkpoint_every:
             raise ValueError(f"--select {self.select} needs states: --checkpoint-every above 0")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.features import Features
+from training.data.cells import to_number
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.loop.types import Batch
@@ -131,6 +132,10 @@ class TaskObjective(LabelledObjective):
         """Return whether an example can be trained on."""
         return True
 
+    def unusable_hint(self, examples: Sequence[Any]) -> str:
+        """Describe the likely cause why examples cannot be trained on; "" if it is unknown."""
+        return ""
+
     def label_warning(self, labels: Sequence[str]) -> str:
         """Describe a set of labels that does not fit the task; "" if it does."""
         return ""
@@ -168,8 +173,10 @@ class TaskObjective(LabelledObjective):
 
 
 def all_label_names(objective: TaskObjective, examples: Sequence[Any]) -> tuple[str, ...]:
-    """Return the labels of some examples, sorted."""
-    return tuple(sorted({name for example in examples for name in objective.label_names(example)}))
+    """Return the labels of some examples, sorted: whole numbers by value, others as texts."""
+    names = sorted({name for example in examples for name in objective.label_names(example)})
+    are_numbers = all(to_number(name) % 1 == 0 for name in names)
+    return tuple(sorted(names, key=to_number) if are_numbers else names)
 
 
 def find_unknown_label(objective: TaskObjective, examples: Examples, known: Sequence[str]) -> tuple[str, str] | None:

@@ -25,6 +25,7 @@ from tasks.features import Features
 from training.data.cells import to_number
 from training.data.columns import Columns
 from training.data.examples import Examples
+from training.data.plausibility import listed
 from training.data.table_examples import read_classification, read_text_pairs
 from training.loop.types import Batch
 from training.objectives.base import (
@@ -106,10 +107,10 @@ class ClassificationObjective(ClassObjective):
         if all(len(self.label_names(example)) == 1 for example in examples):
             lines.append("every text has exactly one label; as strings, not lists, their scores would sum to 1")
         if everywhere := [name for name in task.settings.labels if counts[name] == len(examples)]:
-            lines.append(f"every text has the label {_listed(everywhere, counts)}")
+            lines.append(f"every text has the label {listed(everywhere, counts)}")
         if rare := [name for name in task.settings.labels if counts[name] < MIN_EXAMPLES]:
             few = f"fewer than {MIN_EXAMPLES} examples, too few for a threshold or a score"
-            lines.append(f"{len(rare)} of {len(task.settings.labels)} labels have {few}: {_listed(rare, counts)}")
+            lines.append(f"{len(rare)} of {len(task.settings.labels)} labels have {few}: {listed(rare, counts)}")
         return lines
 
     def label(
@@ -144,9 +145,3 @@ class ClassificationObjective(ClassObjective):
         thresholds = best_thresholds(dev, predictions, task.settings.labels)
         tuned = Classification(task.tokenizer, replace(task.settings, thresholds=thresholds))
         return tuned, [tuned.decide(prediction) for prediction in predictions]
-
-
-def _listed(names: Sequence[str], counts: Mapping[str, int]) -> str:
-    """Return some labels with their numbers of examples."""
-    more = ", …" if len(names) > 8 else ""
-    return ", ".join(f"`{name}` {counts[name]}" for name in names[:8]) + more

@@ -21,14 +21,14 @@ LENGTH_STEP = 16
 (see `training.data.pretraining_batches`)."""
 
 
-def label_examples(task: AnyTask, examples: Examples) -> tuple[list[LabelledFeatures], list[str]]:
-    """Return the labelled features of usable examples, and the locations of others (see `TaskObjective.is_usable`).
+def label_examples(task: AnyTask, examples: Examples) -> tuple[list[LabelledFeatures], Examples]:
+    """Return the labelled features of usable examples, and the other examples (see `TaskObjective.is_usable`).
 
     Raises:
         ValueError: as `encode_examples`.
     """
     objective = OBJECTIVES[task.name]
-    left_out = [location for location, example in examples.located() if not objective.is_usable(example)]
+    left_out = examples.select(n for n, example in enumerate(examples) if not objective.is_usable(example))
     items = [
         replace(item, example=number)
         for number, (example, features) in enumerate(zip(examples, encode_examples(task, examples), strict=True))

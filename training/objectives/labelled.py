@@ -112,7 +112,12 @@ def read_similarities(paths: Sequence[Path], *, columns: Columns, tokenizer: Tok
 
 
 def _read_all(paths: Sequence[Path], read: Callable[[Path], Examples]) -> Examples:
-    examples = Examples(item for path in paths for item in read(path).located())
+    examples = Examples()
+    for path in paths:
+        found = read(path)
+        examples.extend(found)
+        examples.locations += found.locations
+        examples.notes += found.notes
     if not examples:
         raise ValueError(f"no examples in {', '.join(f'`{path}`' for path in paths)}")
     return examples

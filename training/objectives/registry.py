@@ -10,6 +10,7 @@ from tasks.masked_lm import MaskedLM
 from tasks.regression import Regression
 from tasks.text.tokenizer import Tokenizer
 from training.data.examples import Examples
+from training.data.plausibility import visible
 from training.objectives.base import TaskObjective, find_unknown_label
 from training.objectives.baselines import unigram
 from training.objectives.classification import ClassificationObjective
@@ -50,7 +51,7 @@ def check_labels(task: AnyTask, examples: Examples) -> None:
     labels = getattr(task.settings, "labels", ())
     if labels and (unknown := find_unknown_label(OBJECTIVES[task.name], examples, labels)):
         location, label = unknown
-        raise ValueError(f"{location}: label `{label}` is none of the checkpoint's: {', '.join(labels)}")
+        raise ValueError(f"{location}: label `{visible(label)}` is none of the checkpoint's: {', '.join(labels)}")
 
 
 def check_kind(task: AnyTask, examples: Examples) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from tasks import AnyTask
 from tasks.base import TaskSettings
 from tasks.spans import SpanExample, SpanSettings, Window
 from tasks.text.joined_words import word_around
-from training.data.squad import read_questions, read_spans
+from training.data.squad import counted_in, is_at, read_questions, read_spans
 from training.loop.types import Batch
 from training.objectives.base import IGNORED, Baseline, LabelledFeatures, TaskObjective, TaskOptions
 from training.objectives.baselines import first_words, no_answer
@@ -47,12 +48,18 @@ class SpanObjective(TaskObjective):
     def is_usable(self, example: SpanExample) -> bool:
         if not example.answers:
             return True
-        answer, start = example.answers[0], example.answer_start
-        return bool(answer.strip()) and example.context[start : start + len(answer)] == answer
+        return is_at(example.context, example.answers[0], example.answer_start)
+
+    def unusable_hint(self, examples: Sequence[SpanExample]) -> str:
+        units = Counter(counted_in(item.context, item.answers[0], item.answer_start) for item in examples)
+        del units[""]
+        return ", ".join(f"{count:,} would fit if answer_start counted {unit}" for unit, count in units.items())
 
     def warnings(self, task: AnyTask, examples: Sequence[SpanExample]) -> list[str]:
         """Warn of answers that are too long, or begin or end inside a word: most of those are errors."""
         answered = [example for example in examples if example.answers]
+        if not answered:
+            return [f"none of the {len(examples):,} questions has an answer"] if len(examples) > 1 else []
         lines = []
         answers = [example.answers for example in answered]
         lengths = iter(map(len, task.tokenizer.tokenize(list(chain.from_iterable(answers)), ids_only=True)))

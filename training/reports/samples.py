@@ -17,7 +17,7 @@ from training.checkpoint.task_card import read_task_card
 from training.checkpoint.weights import has_weights
 from training.data.cloze import cloze_examples
 from training.data.columns import dev_columns, existing_columns
-from training.data.examples import Examples, encode_examples
+from training.data.examples import Examples, encode_examples, hold_out
 from training.data.sources import is_hub, source_digest, source_names
 from training.objectives.labelled import read_examples, read_similarities
 from training.objectives.similarity import cosines
@@ -69,7 +69,7 @@ def _examples(
     try:
         if task.name == "masked-lm":
             return _from_corpus(task, recipe)
-        paths = [Path(path) for path in recipe.get("dev", ())]
+        paths = [Path(path) for path in recipe.get("train" if recipe.get("dev_fraction") else "dev", ())]
         if not paths:
             return [], "None: the run had no dev data; give examples with --data FILE."
         if gone := [path for path in paths if not (is_hub(path) or path.is_file())]:
@@ -90,6 +90,8 @@ def _read(task: AnyTask, paths: Sequence[Path], recipe: Mapping[str, Any]) -> Ex
         return read_similarities(paths, columns=columns, tokenizer=task.tokenizer).sample(count)
     passage_tokens = _passage_tokens(task)
     read = read_examples(task.name, paths, columns=columns, tokenizer=task.tokenizer, max_passage_tokens=passage_tokens)
+    if (fraction := recipe.get("dev_fraction")) and paths == [Path(path) for path in recipe["train"]]:
+        read = hold_out(read, fraction)[1]
     examples = read.sample(count)
     encode_examples(task, examples)
     return examples

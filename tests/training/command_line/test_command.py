@@ -147,6 +147,16 @@ def test_both_spellings_name_columns(flags):
     assert (columns.text, columns.text_pair, columns.label) == ("a=b", "other", "label")
 
 
+@pytest.mark.parametrize("flag", ["--skip-empty", "--columns.skip-empty"])
+def test_rows_to_leave_out_are_flags(flag):
+    """Empty rows have a flag of two spellings; marks of rows without labels may look like flags or numbers."""
+    words = ["classification", "--checkpoint", "c", "--train", "a.tsv", "--run-dir", "r"]
+
+    columns = parse(FinetuneRecipe, "x", "", [*words, flag, "--columns.no-label", "-1", "-", "n/a"]).columns
+
+    assert (columns.skip_empty, columns.no_label) == (True, ("-1", "-", "n/a"))
+
+
 @pytest.mark.parametrize(("error", "lines"), [("KeyboardInterrupt", 0), ("RuntimeError", 3)])
 def test_an_interrupt_while_a_command_is_imported_is_quiet(error, lines):
     """An interrupt during the import of a command prints no traceback, and other errors do."""

@@ -242,7 +242,7 @@ def test_the_first_example_without_a_token_is_named(tmp_path, tokenizer_dir):
     task = create_task("regression", Tokenizer.load(tokenizer_dir), RegressionSettings())
     examples = read_regression(tmp_path / "a.tsv", Columns())
 
-    with pytest.raises(ValueError, match=r"a\.tsv`, line 4, text: empty text; .* \(and 1 more invalid examples\)"):
+    with pytest.raises(ValueError, match=r"a\.tsv`, line 4, text: empty text; .* \(and 1 more: line 6\)"):
         encode_examples(task, examples)
 
 
@@ -382,7 +382,7 @@ def test_malformed_squad_is_named(content, message, tmp_path):
     """The error names the file, the key and the question."""
     (tmp_path / "a.json").write_text(json.dumps(content))
 
-    with pytest.raises(ValueError, match=rf"`{tmp_path}/a.json` is not in SQuAD's format: {re.escape(message)}"):
+    with pytest.raises(ValueError, match=rf"`{tmp_path}/a.json`.* is not in SQuAD's format: {re.escape(message)}"):
         read_spans(tmp_path / "a.json")
 
 
