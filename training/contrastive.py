@@ -5,13 +5,16 @@
         --dev dev.tsv
 
 Unsupervised, the positive of a text is the text itself with other dropout; supervised, it is the text's pair. Negatives
-are the other texts of the global batch, and the column `negative` if there is one. The result is a checkpoint of the
-task `embedding`, which `python -m export` turns into a model to serve. The same command resumes.
+are the other texts of the global batch, and the columns `negative`, `negative_2` and so on if there are any. Pairs with
+scores are trained in their order (CoSENT). The result is a checkpoint of the task `embedding`, which `python -m export`
+turns into a model to serve. The same command resumes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -25,8 +28,21 @@ from training.checkpoint.reader import read_shape
 from training.checkpoint.sentence_transformers import checkpoint_directory, load_embedder
 from training.command_line.bounds import refuse_unused
 from training.command_line.command import command
+from training.data.cells import NOT_DATA, table_rows, to_number
 from training.data.examples import Examples
-from training.data.table_examples import read_positives, read_texts
+from training.data.pairs import (
+    TrainingTexts,
+    describe_labels,
+    find_positives,
+    negative_columns,
+    plain_label,
+    positive_pairs,
+    read_pairs,
+    scored_pairs,
+    views_of,
+)
+from training.data.table_examples import read_texts
+from training.data.tables import TABLES, kind_of
 from training.finetuning.embedding_run import (
     EmbeddingData,
     EmbeddingRecipe,
@@ -46,12 +62,15 @@ from training.loop.recipe import RecipeRecord
 from training.loop.run_directory import RunDirectory
 from training.loop.types import Stage
 from training.objectives.base import LabelledFeatures
-from training.objectives.contrastive import ContrastiveObjective
+from training.objectives.contrastive import ContrastiveObjective, without_negatives
+from training.objectives.finetuning import batch_order
 from training.reports.result import PATH_FIELDS, provenance
 from training.text.sentences import split_sentences
 
-Views = tuple[str, ...]
-"""A text, its positive, and its negative if it has one."""
+MAX_COMPARED = 2**24
+"""Pairs of texts in batches that are compared before training, to find texts without negatives."""
+MAX_WITHOUT_NEGATIVES = 0.01
+"""Warn if a larger fraction of the texts has no negative in its batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +83,16 @@ class ContrastiveRecipe(EmbeddingRecipe):
     """unsupervised: the positive of a text is the text itself with other dropout; supervised: its pair."""
     train: tuple[Path, ...]
     """Unsupervised: plain text, one text a line, or tables with a column `text`. Supervised: tables with `text`,
-    `text_pair` and, optionally, `negative`. Tables: .tsv, .csv, .jsonl, .parquet, hf:ID,config=NAME,split=NAME."""
+    `text_pair` and, optionally, `negative` and `label`. Tables: .tsv, .csv, .jsonl, .parquet,
+    hf:ID,config=NAME,split=NAME."""
+    loss: Literal["auto", "infonce", "cosent"] = "auto"
+    """Supervised. infonce: each pair is more similar than the text and other texts of the batch; cosent: pairs with
+    higher scores in `label` are more similar. auto: cosent if labels are scores; infonce otherwise, on the pairs whose
+    label is 1 or a word such as `entailment`, or on all without labels. infonce alone reads no labels."""
+    positive_labels: tuple[str, ...] = ()
+    """Supervised: labels of the pairs to train on, such as entailment; others are left out."""
     min_label: float | None = None
-    """Supervised: least `label` of a pair to train on; None for all pairs."""
+    """Supervised: least `label` of a pair to train on, a number; others are left out."""
     split_sentences: bool = False
     """Unsupervised: split each text into sentences, in any script (Thai and Lao: at spaces)."""
     head: Literal["auto", "on", "off"] = "auto"
@@ -80,8 +106,12 @@ class ContrastiveRecipe(EmbeddingRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mode == "unsupervised":
-            refuse_unused(self, "min_label", "chooses among pairs of supervised training")
+            for name in ("loss", "positive_labels", "min_label"):
+                refuse_unused(self, name, "is for pairs of supervised training")
         else:
+            chosen = bool(self.positive_labels) + (self.min_label is not None) + (self.loss == "cosent")
+            if chosen > 1:
+                raise ValueError("--positive-labels, --min-label and --loss cosent conflict; give one of them")
             refuse_unused(self, "split_sentences", "is for single texts of unsupervised training")
 
     def with_head(self, settings: EmbeddingSettings) -> bool:
@@ -141,60 +171,119 @@ def _read_data(recipe: ContrastiveRecipe) -> EmbeddingData:
         )
     task = embedding_task(recipe)
     recipe.with_head(task.settings)  # raises before the data are read
-    views = read_views(recipe)
-    items = encode_views(views, task, recipe)
-    return EmbeddingData(task=task, texts=views, items=items, dev=read_dev_pairs(recipe, task.tokenizer))
+    texts = read_training_texts(recipe)
+    items = encode_views(texts, task, recipe)
+    notes = [*texts.notes, *([] if texts.scores else _check_negatives(items, recipe))]
+    dev = read_dev_pairs(recipe, task.tokenizer)
+    return EmbeddingData(task=task, texts=texts.views, items=items, dev=dev, notes=notes)
 
 
-def read_views(recipe: ContrastiveRecipe) -> Examples:
-    """Read the views of each training text.
+def read_training_texts(recipe: ContrastiveRecipe) -> TrainingTexts:
+    """Read the texts to train on.
 
     Raises:
-        ValueError: if the files have no texts, or only some texts have a negative.
+        ValueError: if the files have no texts, or pairs whose labels or negatives cannot be used.
     """
-    views = Examples(item for path in recipe.train for item in _read_views(path, recipe))
-    names = ", ".join(f"`{path}`" for path in recipe.train)
-    if not views:
-        hint = "" if recipe.min_label is None else f" with a `{recipe.columns.label}` of {recipe.min_label} or more"
-        raise ValueError(f"no {'texts' if recipe.mode == 'unsupervised' else 'pairs'}{hint} in {names}")
-    if len({len(item) for item in views}) > 1:
-        raise ValueError(
-            f"some texts of {names} have a `{recipe.columns.negative}`, others none; give it to all or none"
-        )
-    return views
-
-
-def _read_views(path: Path, recipe: ContrastiveRecipe) -> Iterator[tuple[str, Views]]:
-    """Yield location and views of each text."""
     if recipe.mode == "supervised":
-        yield from read_positives(path, recipe.columns, recipe.min_label).located()
-        return
-    for location, text in read_texts(path, recipe.columns).located():
-        for part in split_sentences(text) if recipe.split_sentences else [text]:
-            yield location, (part, part)
+        return _read_pairs(recipe)
+    parts_of = split_sentences if recipe.split_sentences else lambda text: [text]
+    located = [item for path in recipe.train for item in read_texts(path, recipe.columns).located()]
+    if not located:
+        raise ValueError(f"no texts in {_files(recipe)}")
+    tables = [path for path in recipe.train if kind_of(path) in TABLES]
+    names = {name for path in tables for name in next(table_rows(path, recipe.columns), ("", {}))[1]}
+    views = Examples((location, (part, part)) for location, text in located for part in parts_of(text))
+    return TrainingTexts(views, notes=_unread_columns(names - {recipe.columns.text}))
 
 
-def encode_views(views: Examples, task: Embedding, recipe: ContrastiveRecipe) -> list[LabelledFeatures]:
-    """Encode the views of each text. Their labels are numbers of token sequences: views with equal tokens have one.
+def _read_pairs(recipe: ContrastiveRecipe) -> TrainingTexts:
+    """Read pairs; choose positives by their labels, or take those as scores."""
+    columns, label = recipe.columns, recipe.columns.label
+    pairs, names = read_pairs(recipe.train, columns)
+    unread = names.keys() - {columns.text, columns.text_pair}
+    chooses = recipe.positive_labels or recipe.min_label is not None or recipe.loss == "cosent"
+    if not chooses and (recipe.loss == "infonce" or label not in names):
+        texts = TrainingTexts(views_of(pairs))
+    else:
+        if names[label] < len(pairs):
+            raise ValueError(
+                f"{names[label]:,} of {len(pairs):,} pairs of {_files(recipe)} have the column `{label}`; give it to "
+                "all or none"
+            )
+        unread -= {label}
+        positives = _positive_labels(recipe, Counter(pair.label for pair in pairs))
+        texts = scored_pairs(pairs, label) if positives is None else positive_pairs(pairs, positives, label)
+    if not texts.scores:
+        unread -= {*negative_columns(names, columns)}
+    read = [f"note: {note}" for note in pairs.notes]
+    return replace(texts, notes=[*read, *texts.notes, *_unread_columns(unread)])
 
-    Raises:
-        ValueError: if all texts have the same tokens.
-    """
-    texts = different_texts((location, text) for location, item in views.located() for text in item)
-    features = encode_texts(task, texts, recipe.train_seq_length)
+
+def _positive_labels(recipe: ContrastiveRecipe, labels: Mapping[str, int]) -> set[str] | None:
+    """Return the labels of positives; None if labels are scores."""
+    if recipe.min_label is not None:
+        return {label for label in labels if to_number(label) >= recipe.min_label}
+    if not recipe.positive_labels:
+        return None if recipe.loss == "cosent" else find_positives(labels)
+    positives = {plain_label(label) for label in recipe.positive_labels}
+    if unknown := positives - labels.keys():
+        raise ValueError(f"--positive-labels `{min(unknown)}` is no label of the pairs: {describe_labels(labels)}")
+    return positives
+
+
+def _files(recipe: ContrastiveRecipe) -> str:
+    return ", ".join(f"`{path}`" for path in recipe.train)
+
+
+def _unread_columns(names: Collection[str]) -> list[str]:
+    """Return a line that names columns that training does not read; none if there are none."""
+    unread = ", ".join(f"`{name}`" for name in sorted(set(names) - {*NOT_DATA}))
+    return [f"note: training does not read {unread}"] if unread else []
+
+
+def encode_views(texts: TrainingTexts, task: Embedding, recipe: ContrastiveRecipe) -> list[LabelledFeatures]:
+    """Encode the views of each text. Labels are scores, or numbers of token sequences: equal ones have one number."""
+    views = texts.views
+    different = different_texts((location, text) for location, item in views.located() for text in item)
+    features = encode_texts(task, different, recipe.train_seq_length)
     numbers: dict[bytes, int] = {}
     number_of = {text: numbers.setdefault(item.input_ids.tobytes(), len(numbers)) for text, item in features.items()}
-    if len(numbers) < 2:
-        raise ValueError(f"all texts of `{recipe.train[0]}` are the same; there are no negatives to learn from")
+    labels: list[tuple[float, ...]] = [(score,) for score in texts.scores]
+    labels = labels or [tuple(number_of[text] for text in item) for item in views]
     return [
-        LabelledFeatures(tuple(features[text] for text in item), tuple(number_of[text] for text in item))
-        for item in views
+        LabelledFeatures(tuple(features[text] for text in item), label)
+        for item, label in zip(views, labels, strict=True)
     ]
+
+
+def _check_negatives(items: Sequence[LabelledFeatures], recipe: ContrastiveRecipe) -> list[str]:
+    """Return a warning if many texts have no negative in their batch.
+
+    Raises:
+        ValueError: if none has one, so that there is nothing to learn.
+    """
+    numbers = torch.tensor([item.labels for item in items])
+    size, num_views = recipe.global_batch_size, numbers.shape[1]
+    order = batch_order(items, size, recipe.seed, epoch=0)[: max(1, MAX_COMPARED // (size * size * num_views))]
+    fraction = float(torch.cat([without_negatives(numbers[batch]) for batch in order]).float().mean())
+    texts, positives = (len(numbers[:, view].unique()) for view in (0, 1))
+    different = f"different texts: {texts:,} of {len(numbers):,}, different positives: {positives:,}"
+    if fraction == 1:
+        raise ValueError(f"no text of {_files(recipe)} has a negative in its batch, so the loss is 0; {different}")
+    if fraction > MAX_WITHOUT_NEGATIVES:
+        return [
+            f"warning: {fraction:.0%} of the texts have no negative in their batch, so their loss is 0; {different}"
+        ]
+    return []
 
 
 def _report_data(recipe: ContrastiveRecipe, data: EmbeddingData) -> dict[str, Any]:
     """Describe the data, with warnings and notes; return records of truncated texts, for the task card."""
-    print(f"{len(data.items):,} texts with their positives; {describe_vectors(data.task.settings)}", flush=True)
+    num_negatives = len(data.texts[0]) - 2
+    negatives = f" and {num_negatives} negatives each" if num_negatives else ""
+    print(f"{len(data.items):,} texts with their pairs{negatives}; {describe_vectors(data.task.settings)}", flush=True)
+    for note in data.notes:
+        print(note, file=sys.stderr if note.startswith("warning") else sys.stdout, flush=True)
     cuts = report_texts(recipe, data)
     trained = {frozenset(item[:2]) for item in data.texts}
     if count := sum(frozenset((pair.text, pair.text_pair)) in trained for pair in data.dev):

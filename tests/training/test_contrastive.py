@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from sentence_transformers.losses import CoSENTLoss
 from torch import nn
 
 from tasks.batching import predict
@@ -31,12 +33,15 @@ from training.contrastive import (
 )
 from training.data.columns import Columns
 from training.data.examples import Examples
+from training.data.pairs import TrainingTexts
 from training.evaluate import main as evaluate
 from training.finetuning.embedding_run import parse_embedding_recipe
 from training.loop.distributed import CPU, World
+from training.loop.gradients import JointLosses, accumulate_gradients
 from training.loop.run_directory import read_metrics
+from training.loop.types import LoopSettings
 from training.model.vectors import embed
-from training.objectives.contrastive import ContrastiveObjective, info_nce
+from training.objectives.contrastive import ContrastiveObjective, cosent, info_nce
 from training.objectives.finetuning import FinetuningData
 from training.objectives.labelled import read_examples
 from training.objectives.similarity import similarity_scores
@@ -88,7 +93,7 @@ def recipe(trained, tmp_path):
 
 
 @given(
-    numbers=st.integers(2, 3).flatmap(
+    numbers=st.integers(2, 4).flatmap(
         lambda views: st.lists(st.lists(st.integers(0, 9), min_size=views, max_size=views), min_size=1, max_size=8)
     ),
     temperature=st.floats(0.05, 2),
@@ -114,7 +119,7 @@ def test_loss_is_the_formula(numbers, temperature, seed):
     assert float(loss) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("num_negatives", [0, 1])
+@pytest.mark.parametrize("num_negatives", [0, 1, 3])
 def test_loss_is_that_of_sentence_transformers(num_negatives):
     """The loss equals MultipleNegativesRankingLoss of sentence-transformers with scale 20."""
     torch.manual_seed(0)
@@ -126,6 +131,90 @@ def test_loss_is_that_of_sentence_transformers(num_negatives):
     loss = info_nce(vectors, torch.arange(vectors[..., 0].numel()).view(6, -1), temperature=0.05, world=ALONE)
 
     assert float(loss) / 6 == pytest.approx(float(expected), rel=1e-5)
+
+
+@given(
+    scores=st.lists(st.sampled_from([0, 0.4, 1, 5]), min_size=1, max_size=8),
+    temperature=st.floats(0.05, 2),
+    seed=st.integers(0, 9),
+)
+def test_cosent_is_that_of_sentence_transformers(scores, temperature, seed):
+    """The loss of pairs with scores equals CoSENTLoss of sentence-transformers."""
+    vectors = torch.randn(len(scores), 2, 8, generator=torch.Generator().manual_seed(seed))
+    theirs = CoSENTLoss(None, scale=1 / temperature)
+    expected = theirs.compute_loss_from_embeddings(vectors.unbind(1), torch.tensor(scores, dtype=torch.float32))
+
+    loss = cosent(vectors, torch.tensor(scores, dtype=torch.float32)[:, None], temperature=temperature, world=ALONE)
+
+    assert float(loss) / len(scores) == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
+
+
+VIEWS = [("the cat", "a dog"), ("big", "small"), ("a cat", "the dog"), ("the house", "a tree"), ("red", "the red cat")]
+"""Pairs of texts of several lengths."""
+
+
+def step_gradients(checkpoint, objective, texts, micro_batch_size, *, dropout=0.0, dtype="fp32"):
+    """Return the gradients of a step in micro-batches, and the vectors of all passes."""
+    task = Embedding(load_tokenizer(checkpoint), EmbeddingSettings())
+    items = encode_views(texts, task, SimpleNamespace(train_seq_length=32))
+    data = FinetuningData(items, objective, global_batch_size=5, seed=0, pad_id=task.tokenizer.pad_id)
+    parts = [slice(first, min(first + micro_batch_size, 5)) for first in range(0, 5, micro_batch_size)]
+    torch.manual_seed(0)
+    model, passes = load_model(checkpoint, "embedding", dropout=dropout).train(), []
+    model.to(torch.get_default_dtype())
+
+    def vectors(network, batch):
+        passes.append(objective.vectors(network, batch))
+        return passes[-1]
+
+    def losses(vectors, targets):
+        assert not torch.is_autocast_enabled("cpu")
+        return objective.vector_losses(vectors, targets)
+
+    batches, joint = [data.batch(0, 0, part) for part in parts], JointLosses(vectors, losses)
+    totals = accumulate_gradients(model, batches, joint, LoopSettings(dtype=dtype), ALONE)
+    gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+    return float(totals.losses["loss"]), gradients, passes
+
+
+@pytest.fixture
+def float64(monkeypatch):
+    """Compute in float64, in which sums of another order are equal."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("scores", [(), (0.0, 1.0, 2.5, 2.5, 0.0)])
+@pytest.mark.parametrize("with_head", [False, True])
+def test_cached_gradients_are_those_of_the_whole_batch(scores, with_head, checkpoint, float64):
+    """Micro-batches of any size give the loss and the gradients of the whole batch, for InfoNCE and CoSENT."""
+    settings = EmbeddingSettings(pooling="mean")
+    objective = ContrastiveObjective(settings, nn.ModuleDict(), with_head=with_head, temperature=0.05, world=ALONE)
+    texts = TrainingTexts(Examples(("here", views) for views in VIEWS), scores)
+
+    loss, expected, passes = step_gradients(checkpoint, objective, texts, 5)
+
+    assert len(passes) == 1
+    for size in (1, 2, 4):
+        found = step_gradients(checkpoint, objective, texts, size)
+        assert found[0] == pytest.approx(loss, rel=1e-9)
+        assert found[1].keys() == expected.keys()
+        for name, value in found[1].items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-9)
+
+
+def test_both_passes_of_cached_gradients_have_the_same_dropout(checkpoint):
+    """Both passes of a micro-batch give the same vectors, also in bf16, and each micro-batch has its own dropout."""
+    objective = ContrastiveObjective(EmbeddingSettings(), nn.ModuleDict(), with_head=False, temperature=1, world=ALONE)
+    texts = TrainingTexts(Examples(("here", ("a cat", "a cat")) for _ in range(5)))
+
+    _, _, passes = step_gradients(checkpoint, objective, texts, 1, dropout=0.5, dtype="bf16")
+
+    assert len(passes) == 10
+    assert all(torch.equal(first, second) for first, second in zip(passes[:5], passes[5:], strict=True))
+    assert not torch.equal(passes[0], passes[1])
 
 
 def test_supervised_training_brings_topics_together(recipe, alone):
@@ -141,6 +230,33 @@ def test_supervised_training_brings_topics_together(recipe, alone):
     assert list(rows)[:3] == ["dev", "before, cls", "before, mean"]
     assert rows["dev"]["spearman"] > 0.7 > rows["before, cls"]["spearman"] + 0.2
     assert rows["dev"]["spearman"] > max(rows["mean of word embeddings"]["spearman"], rows["word overlap"]["spearman"])
+
+
+def test_pairs_with_scores_are_trained_in_their_order(recipe, tmp_path, alone, capsys):
+    """CoSENT on pairs with scores raises Spearman on dev; columns without an effect are named."""
+    rows = map(json.loads, write_pairs(tmp_path / "a.jsonl", 160, 0, all_alike=False).read_text().splitlines())
+    scored = [row | {"label": [0.2, 4.5][row["label"]], "negative_2": "x", "id": 1} for row in rows]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in scored))
+
+    changes = {"train": (tmp_path / "a.jsonl",), "pooling": "mean", "dropout": 0.0, "micro_batch_size": 4}
+    path = train_embedding(replace(recipe, **changes), alone)
+    rows, out = read_task_card(path).scores, capsys.readouterr().out
+
+    assert rows["dev"]["spearman"] > 0.7 > rows["before, mean"]["spearman"] + 0.2
+    assert "scores in `label` from 0.2 to 4.5, learnt in their order (CoSENT)" in out
+    assert "note: training does not read `id`, `negative_2`" in out
+
+
+def test_negatives_by_label_are_left_out(recipe, tmp_path, alone, capsys):
+    """Only pairs with a positive label are trained on; the others are counted."""
+    path = write_pairs(tmp_path / "a.jsonl", 60, 0, all_alike=False)
+    labels = [json.loads(line)["label"] for line in path.read_text().splitlines()]
+
+    train_embedding(replace(recipe, train=(path,), num_epochs=0.1), alone)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{sum(labels)} texts with their pairs; ")
+    assert lines[1] == f"positives by `label`: `1` {sum(labels)}; left out: `0` {60 - sum(labels)}"
 
 
 def test_unsupervised_training_spreads_texts(recipe, text_file, alone):
@@ -165,7 +281,7 @@ def test_vectors_are_those_of_training_and_of_transformers(pooling, recipe, tmp_
     vectors = np.stack(predict(task, texts, run))
     settings = EmbeddingSettings(pooling=pooling)
     objective = ContrastiveObjective(settings, nn.ModuleDict(), with_head=False, temperature=0.05, world=alone)
-    items = encode_views(Examples(("here", (text, text)) for text in texts), task, recipe)
+    items = encode_views(TrainingTexts(Examples(("here", (text, text)) for text in texts)), task, recipe)
     data = FinetuningData(items, objective, global_batch_size=8, seed=0, pad_id=task.tokenizer.pad_id)
     batch = data.batch(0, 0, slice(0, 8))
     model = load_model(path, "embedding").eval()
@@ -230,7 +346,6 @@ def test_dev_columns_are_those_of_the_training_data(header, flags, text, label, 
 
     assert recipe.columns == Columns(text="one")
     assert recipe.dev_columns == Columns(text=text, label=label)
-    assert recipe.micro_batch_size == recipe.global_batch_size
 
 
 def test_report_shows_cosines_of_pairs(trained):
@@ -267,14 +382,17 @@ def test_interrupted_run_resumes_bit_for_bit(recipe, tmp_path, alone, monkeypatc
 
 
 @pytest.mark.slow
-def test_several_processes_compare_all_texts(recipe, tmp_path):
-    """Two processes give the losses of one without dropout, with negatives from the whole batch."""
+@pytest.mark.parametrize("loss", ["infonce", "cosent"])
+def test_several_processes_compare_all_texts(loss, recipe, tmp_path):
+    """Two processes with micro-batches give the losses of one without dropout, and compare the whole batch."""
+    train = write_pairs(tmp_path / "train.jsonl", 160, 0, all_alike=False)
     losses = {}
     for processes in (1, 2):
         launch = ["training.launch", str(processes)] if processes > 1 else []
-        flags = ["--checkpoint", recipe.checkpoint, "--train", *recipe.train, "--run-dir", tmp_path / str(processes)]
+        flags = ["--checkpoint", recipe.checkpoint, "--train", train, "--run-dir", tmp_path / str(processes)]
         flags += ["--dropout", "0", "--global-batch-size", "16", "--log-every", "1", "--dtype", "fp32"]
-        flags += ["--learning-rate", "1e-3", "--num-epochs", "0.6"]
+        flags += ["--learning-rate", "1e-3", "--num-epochs", "0.6", "--loss", loss]
+        flags += ["--micro-batch-size", "3"] if processes > 1 else []
         command = [sys.executable, "-m", *launch, "training.contrastive", "supervised", *map(str, flags)]
         subprocess.run(command, check=True, capture_output=True)
         losses[processes] = [line["loss"] for line in read_metrics(tmp_path / str(processes))]
@@ -288,7 +406,8 @@ def test_equal_token_sequences_share_a_number(recipe, checkpoint):
     task = Embedding(load_tokenizer(checkpoint), EmbeddingSettings())
     views = [("The cat", "the CAT"), ("a dog", "the cat" + " cat" * 40), ("the cat" + " cat" * 50, "a dog")]
 
-    numbers = [item.labels for item in encode_views(Examples(("here", view) for view in views), task, recipe)]
+    texts = TrainingTexts(Examples(("here", view) for view in views))
+    numbers = [item.labels for item in encode_views(texts, task, recipe)]
 
     assert numbers == [(0, 0), (1, 2), (2, 1)]
 
@@ -297,7 +416,11 @@ def test_equal_token_sequences_share_a_number(recipe, checkpoint):
     ("changes", "message"),
     [
         ({"mode": "unsupervised", "dropout": 0.0}, "both views of a text were equal; give --dropout 0.1"),
-        ({"min_label": 5}, "no pairs with a `label` of 5 or more in `"),
+        ({"min_label": 5}, "no pair has a `label` that makes it a positive; left out: `1` 160"),
+        ({"positive_labels": ("yes",)}, "--positive-labels `yes` is no label of the pairs: `1` 160"),
+        ({"positive_labels": ("1",), "loss": "cosent"}, "--min-label and --loss cosent conflict"),
+        ({"loss": "cosent"}, "no pair is more similar than another by `label`: `1` 160"),
+        ({"mode": "unsupervised", "loss": "cosent"}, "--loss `cosent` has no effect here"),
         ({"dev_columns": Columns(text_pair="other")}, r"dev\.jsonl`, line 1: no column `other`"),
         ({"max_seq_length": 65}, "max_seq_length `65` exceeds the 64 positions of"),
         (
@@ -320,10 +443,22 @@ def test_mistakes_are_errors_before_training(changes, message, recipe, alone):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"text": "a cat", "text_pair": "A cat"}], "are the same; there are no negatives"),
         (
-            [{"text": "a", "text_pair": "the"}, {"text": "a", "text_pair": "cat", "negative": "dog"}],
-            "have a `negative`, others none",
+            [{"text": "a cat", "text_pair": "A cat"}],
+            "has a negative in its batch, so the loss is 0; different texts: 1 of 1, different positives: 1",
+        ),
+        (
+            [{"text": f"{word} cat", "text_pair": "Animal"} for word in ("the", "a")],
+            "texts: 2 of 2, different positives: 1",
+        ),
+        ([{"text": "a", "text_pair": "b"}, {"text": "c", "text_pair": "d", "label": 1}], "1 of 2 pairs of .* `label`"),
+        (
+            [{"text": "a", "text_pair": "the"}, {"text": "a", "text_pair": "cat", "negative": ["dog"]}],
+            "line 2: number of negatives `1`, but 0 in `.*`, line 1",
+        ),
+        (
+            [{"text": "a", "text_pair": "b", "label": "x"}, {"text": "c", "text_pair": "d", "label": "y"}],
+            "cannot tell which labels mean the same",
         ),
         ([], "no pairs in"),
         (
@@ -339,6 +474,18 @@ def test_unusable_pairs_are_refused(rows, message, recipe, tmp_path, alone):
 
     with pytest.raises(ValueError, match=message):
         train_embedding(replace(recipe, train=(path,)), alone)
+
+
+def test_texts_without_negatives_are_counted(recipe, tmp_path, alone, capsys):
+    """A warning counts the texts whose batches hold no other positive."""
+    pairs = [(f"{word} cat", "animal") for word in WORDS[:16]] + [(f"{word} dog", f"a {word}") for word in WORDS[:4]]
+    rows = [json.dumps({"text": text, "text_pair": pair}) + "\n" for text, pair in pairs]
+    (tmp_path / "pairs.jsonl").write_text("".join(rows))
+
+    train_embedding(replace(recipe, train=(tmp_path / "pairs.jsonl",), global_batch_size=2, num_epochs=0.1), alone)
+
+    warning = r"warning: \d\d% of the texts have no negative in their batch, .*: 20 of 20, different positives: 5"
+    assert re.search(warning, capsys.readouterr().err)
 
 
 def test_known_dev_pairs_are_counted(recipe, tmp_path, alone, capsys):

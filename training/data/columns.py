@@ -20,7 +20,8 @@ class Columns:
     text_pair: str = "text_pair"
     """Second text of a pair. Optional: without a column of the default name, texts stand alone."""
     negative: str = "negative"
-    """Contrastive training: a text unlike `text`. Optional, as `text_pair` is."""
+    """Contrastive training: a text unlike `text`, or a list of them; also columns of this name with a number, such as
+    `negative_2`. Optional, as `text_pair` is."""
     label: str = "label"
     """Class, number (regression), or number of the right choice, from 0 (multiple choice)."""
     label_separator: str = ""

@@ -99,6 +99,12 @@ class Examples(list[Any]):
         self.append(example)
         self.locations.append(location)
 
+    def join(self, others: Examples) -> None:
+        """Append examples with their locations and notes."""
+        self.extend(others)
+        self.locations += others.locations
+        self.notes += others.notes
+
     def located(self) -> Iterator[tuple[str, Any]]:
         """Yield the location of each example with the example."""
         return zip(self.locations, self, strict=True)

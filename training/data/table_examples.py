@@ -18,14 +18,13 @@ from training.data.cells import (
     number_cell,
     optional_text,
     read_table,
-    table_rows,
     text_cell,
     text_list,
     to_number,
 )
 from training.data.columns import Columns
 from training.data.examples import Examples, RowError
-from training.data.tables import TABLES, Row, kind_of
+from training.data.tables import TABLES, kind_of
 from training.text.documents import read_lines
 
 _ENDINGS = [f"ending{number}" for number in range(100)]
@@ -146,21 +145,3 @@ def read_text_pairs(path: Path, columns: Columns) -> Examples:
         return text_cell(location, row, columns.text), optional_text(location, row, columns.text_pair)
 
     return read_table(path, columns, example_of)
-
-
-def read_positives(path: Path, columns: Columns, min_label: float | None = None) -> Examples:
-    """Read tuples of a text, its pair, and its negative if the table has such a column.
-
-    Args:
-        min_label: skip pairs with a lower label; None reads all pairs and ignores labels.
-    """
-
-    def texts(location: str, row: dict[str, object]) -> tuple[str, ...]:
-        names = [columns.text, columns.text_pair] + [columns.negative] * (columns.negative in row)
-        return tuple(text_cell(location, row, name) for name in names)
-
-    def is_positive(item: Row) -> bool:
-        return min_label is None or number_cell(*item, columns.label) >= min_label
-
-    rows = filter(is_positive, table_rows(path, columns))
-    return Examples((location, texts(location, row)) for location, row in rows)

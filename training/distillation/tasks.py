@@ -187,8 +187,7 @@ def _read_data(recipe: TaskDistillRecipe, teachers: Sequence[Teacher]) -> tuple[
         found = OBJECTIVES[recipe.task].read_unlabelled(path, recipe.columns.without_labels())
         if not found:
             raise ValueError(f"no examples in `{path}`")
-        for location, example in found.located():
-            unlabelled.add(location, data.task.complete(example))
+        unlabelled.join(found.map(data.task.complete))
     if any(pair_flags(data.train)) and unlabelled and not any(pair_flags(unlabelled)):
         raise ValueError(f"`{recipe.unlabelled[0]}` has single texts, but the training data have pairs (text_pair)")
     for teacher in teachers:

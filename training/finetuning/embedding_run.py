@@ -16,7 +16,7 @@ from training.checkpoint.reader import read_shape
 from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest
 from training.checkpoint.task_card import TaskCard
 from training.checkpoint.task_inference import read_checkpoint_task
-from training.command_line.bounds import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
+from training.command_line.bounds import EPOCHS, LEARNING_RATE, NOT_NEGATIVE, TOKENS
 from training.command_line.command import parse
 from training.data.columns import Columns, existing_columns
 from training.data.examples import Examples, encode_examples
@@ -60,8 +60,9 @@ class EmbeddingRecipe(LoopSettings):
     None for that of the checkpoint, cls if it states none. Layers after pooling stay, and are trained."""
     normalize: bool = True
     """Scale vectors to length 1. Training is the same, as it compares cosines."""
-    micro_batch_size: Annotated[int, COUNT] = field(init=False, default=1)
-    """Not a flag: a process runs its part of the batch as one micro-batch, as it compares each text with all others."""
+    micro_batch_size: Annotated[int, NOT_NEGATIVE] = 0
+    """Examples that a process runs through the network at a time; 0 for its whole part of the batch. Lower it if memory
+    is short: all are compared nevertheless, with the same gradients, in a third more time (GradCache)."""
     num_epochs: Annotated[float, EPOCHS] = 1.0
     """Passes through the training data."""
     learning_rate: Annotated[float, LEARNING_RATE] = 3e-5
@@ -74,7 +75,6 @@ class EmbeddingRecipe(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "micro_batch_size", self.global_batch_size)
         if isinstance(self.pooling, tuple) and len(self.pooling) == 1:
             object.__setattr__(self, "pooling", self.pooling[0])
 
@@ -93,6 +93,8 @@ class EmbeddingData:
     """Features of each of them."""
     dev: Examples
     """Pairs with a similarity; empty without dev data."""
+    notes: Sequence[str] = ()
+    """Lines about the training data, for the user."""
 
 
 def embedding_digests(recipe: EmbeddingRecipe, train: Sequence[Path]) -> dict[str, Any]:

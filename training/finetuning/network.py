@@ -16,10 +16,10 @@ from training.checkpoint.weights import read_weights
 from training.finetuning.recipe import FinetuneRecipe
 from training.loop.run_directory import RunDirectory
 from training.loop.train import train
-from training.loop.types import Evaluation, LoopSettings, Phase
+from training.loop.types import Evaluation, LoopSettings, Losses, Phase
 from training.model.heads import BertForSequenceRegression, BertModel
 from training.model.layer_subset import take_layers
-from training.objectives.base import LabelledFeatures, LabelledObjective
+from training.objectives.base import LabelledFeatures, LabelledObjective, VectorObjective
 from training.objectives.finetuning import FinetuningData
 from training.objectives.regression import standardise_head
 from training.reports.result import training_machine
@@ -98,10 +98,11 @@ def train_on(
     num_steps = max(1, round(num_epochs * steps_per_epoch))
     if eval_every is None:
         eval_every = steps_per_epoch if recipe.patience else -(-num_steps // 4)
+    losses: Losses = objective.joint_losses if isinstance(objective, VectorObjective) else objective.losses
     progress = train(
         model,
         [Phase(data=batches)],
-        objective.losses,
+        losses,
         num_steps=num_steps,
         settings=recipe,
         run=run,

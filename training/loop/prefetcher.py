@@ -113,7 +113,7 @@ class BatchMaker:
         while index >= data.num_batches(epoch):  # some epochs have no whole batch
             epoch, index = epoch + 1, 0
         num_sequences = self.settings.global_batch_size // self.world.size
-        size = self.phases[position.phase].micro_batch_size or self.settings.micro_batch_size
+        size = self.phases[position.phase].micro_batch_size or self.settings.micro_batch_size or num_sequences
         first, last = self.world.rank * num_sequences, (self.world.rank + 1) * num_sequences
         parts = [slice(start, min(start + size, last)) for start in range(first, last, size)]
         return DataPosition(position.phase, epoch, index), [data.batch(epoch, index, part) for part in parts]

@@ -17,12 +17,16 @@ from torch import Tensor, nn
 
 from tasks import AnyTask
 from tasks.base import TaskSettings
+from tasks.embedding import EmbeddingSettings
 from tasks.features import Features
 from training.data.cells import to_number
 from training.data.columns import Columns
 from training.data.examples import Examples
+from training.loop.distributed import World
+from training.loop.gradients import JointLosses
 from training.loop.types import Batch
 from training.model.heads import BertModel
+from training.model.vectors import embed
 
 IGNORED = -100
 """Label of tokens without a loss."""
@@ -88,6 +92,38 @@ class LabelledObjective(Objective):
         """Return `labels` [examples, labels], and a target for each example that has labels."""
         labels = torch.tensor([item.labels for item in examples])
         return {"labels": labels}, {"loss": int(is_labelled(labels).sum())}
+
+
+class VectorObjective(LabelledObjective):
+    """Objective that compares the vectors of texts.
+
+    Args:
+        settings: pooling of the vectors, and layers after it.
+        dense: linear layers by their place in `settings.layers`, trained with the network.
+        world: all processes; their texts are compared, too.
+    """
+
+    def __init__(self, settings: EmbeddingSettings, dense: nn.ModuleDict, world: World) -> None:
+        self.settings = settings
+        self.dense = dense
+        self.world = world
+
+    def vectors(self, network: nn.Module, batch: Batch) -> Tensor:
+        """Return the vectors of a batch, fp32 [sequences, size]."""
+        hidden = network(**batch.inputs)["last_hidden_state"]
+        return embed(hidden, batch.inputs["attention_mask"], self.settings, self.dense).float()
+
+    @abstractmethod
+    def vector_losses(self, vectors: Tensor, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the losses of vectors by name, each summed over the targets."""
+
+    @property
+    def joint_losses(self) -> JointLosses:
+        """Losses of all micro-batches together."""
+        return JointLosses(self.vectors, self.vector_losses)
+
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return self.joint_losses(network, batch)
 
 
 @dataclass(frozen=True, kw_only=True)

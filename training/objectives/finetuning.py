@@ -50,7 +50,7 @@ class FinetuningData:
     pad_id: int
 
     def __post_init__(self) -> None:
-        self._lengths = np.array([item.length for item in self.items])
+        self._longest = max(item.length for item in self.items)
         self._cached: tuple[int, np.ndarray] = (-1, np.zeros(0))
 
     def num_batches(self, epoch: int) -> int:
@@ -60,21 +60,23 @@ class FinetuningData:
     def batch(self, epoch: int, index: int, part: slice) -> Batch:
         """Return the items `part` of a global batch."""
         if self._cached[0] != epoch:
-            self._cached = (epoch, self._order(epoch))
+            self._cached = (epoch, batch_order(self.items, self.global_batch_size, self.seed, epoch))
         chosen = [self.items[number] for number in self._cached[1][index][part]]
         features = [sequence for item in chosen for sequence in item.features]
         longest = max(item.length for item in chosen)
-        padded = min(longest + -longest % LENGTH_STEP, int(self._lengths.max()))
+        padded = min(longest + -longest % LENGTH_STEP, self._longest)
         arrays = collate(features, pad_id=self.pad_id, length=padded)
         targets, counts = self.objective.targets(chosen)
         inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return Batch(inputs, targets, counts, int(arrays["attention_mask"].sum()))
 
-    def _order(self, epoch: int) -> np.ndarray:
-        """Return item numbers [batches, global_batch_size]: shuffled, then sorted by length within 32 batches."""
-        rng = random_generator(self.seed, epoch, stream=0)
-        order = np.resize(rng.permutation(len(self.items)), self.num_batches(epoch) * self.global_batch_size)
-        pool = 32 * self.global_batch_size
-        pools = [order[first : first + pool] for first in range(0, len(order), pool)]
-        batches = [pool[np.argsort(self._lengths[pool], kind="stable")] for pool in pools]
-        return rng.permutation(np.concatenate(batches).reshape(-1, self.global_batch_size))
+
+def batch_order(items: Sequence[LabelledFeatures], global_batch_size: int, seed: int, epoch: int) -> np.ndarray:
+    """Return item numbers of an epoch [batches, global_batch_size]: shuffled, then sorted by length in 32 batches."""
+    rng, lengths = random_generator(seed, epoch, stream=0), np.array([item.length for item in items])
+    num_batches = -(-len(items) // global_batch_size)
+    order = np.resize(rng.permutation(len(items)), num_batches * global_batch_size)
+    pool = 32 * global_batch_size
+    pools = [order[first : first + pool] for first in range(0, len(order), pool)]
+    batches = [pool[np.argsort(lengths[pool], kind="stable")] for pool in pools]
+    return rng.permutation(np.concatenate(batches).reshape(-1, global_batch_size))

@@ -114,10 +114,7 @@ def read_similarities(paths: Sequence[Path], *, columns: Columns, tokenizer: Tok
 def _read_all(paths: Sequence[Path], read: Callable[[Path], Examples]) -> Examples:
     examples = Examples()
     for path in paths:
-        found = read(path)
-        examples.extend(found)
-        examples.locations += found.locations
-        examples.notes += found.notes
+        examples.join(read(path))
     if not examples:
         raise ValueError(f"no examples in {', '.join(f'`{path}`' for path in paths)}")
     return examples

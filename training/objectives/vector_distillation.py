@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,14 +11,12 @@ from torch import Tensor, nn
 
 from tasks.embedding import EmbeddingSettings
 from training.loop.distributed import World
-from training.loop.types import Batch
-from training.model.vectors import embed
-from training.objectives.base import LabelledFeatures, LabelledObjective, Targets
+from training.objectives.base import LabelledFeatures, Targets, VectorObjective
 
 VECTOR_LOSS, SIMILARITY_LOSS = "vector_loss", "similarity_loss"
 
 
-class VectorDistillation(LabelledObjective):
+class VectorDistillation(VectorObjective):
     """Distance to the teacher's vector, 1 - cosine, and differences of the similarities of all texts of a batch.
 
     Args:
@@ -43,13 +41,11 @@ class VectorDistillation(LabelledObjective):
         similarity_weight: float,
         world: World,
     ) -> None:
-        self.settings = settings
-        self.dense = dense
+        super().__init__(settings, dense, world)
         self.teacher_vectors = teacher_vectors
         self.axes = axes
         self.sizes = tuple(sizes)
         self.weights = {SIMILARITY_LOSS: similarity_weight}
-        self.world = world
 
     def targets(self, examples: Sequence[LabelledFeatures]) -> Targets:
         """Return the vectors of the teacher, and the same projected."""
@@ -58,18 +54,14 @@ class VectorDistillation(LabelledObjective):
         targets = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return targets, dict.fromkeys((VECTOR_LOSS, SIMILARITY_LOSS), len(examples))
 
-    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def vector_losses(self, vectors: Tensor, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return both losses, summed over the texts of this process, and averaged over the sizes."""
-        hidden = network(**batch.inputs)["last_hidden_state"]
-        vectors = embed(hidden, batch.inputs["attention_mask"], self.settings, self.dense)
-        with torch.autocast(vectors.device.type, enabled=False):
-            vectors, projected = vectors.float(), batch.targets["projected"]
-            found = []
-            for size in self.sizes:
-                distance = (1 - F.cosine_similarity(vectors[:, :size], projected[:, :size])).sum()
-                found.append((distance, similarity_loss(vectors[:, :size], batch.targets["vectors"], self.world)))
-            distances, differences = (torch.stack(losses).mean() for losses in zip(*found, strict=True))
-            return {VECTOR_LOSS: distances, SIMILARITY_LOSS: differences}
+        found = []
+        for size in self.sizes:
+            distance = (1 - F.cosine_similarity(vectors[:, :size], targets["projected"][:, :size])).sum()
+            found.append((distance, similarity_loss(vectors[:, :size], targets["vectors"], self.world)))
+        distances, differences = (torch.stack(losses).mean() for losses in zip(*found, strict=True))
+        return {VECTOR_LOSS: distances, SIMILARITY_LOSS: differences}
 
 
 def similarity_loss(vectors: Tensor, targets: Tensor, world: World) -> Tensor:

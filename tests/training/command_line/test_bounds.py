@@ -40,7 +40,8 @@ def test_recipes_keep_the_bounds_of_the_loop(recipe):
     own = get_type_hints(type(recipe), include_extras=True)
     if isinstance(recipe, FinetuneRecipe):
         shared["learning_rate"] = shared["learning_rate"] | None
-    if isinstance(recipe, ContrastiveRecipe):  # a pair needs a negative
+    if isinstance(recipe, ContrastiveRecipe):  # a pair needs a negative; 0 is the whole batch
         shared["global_batch_size"] = Annotated[int, Bounds(least=2)]
+        shared["micro_batch_size"] = Annotated[int, Bounds(least=0)]
 
     assert {name: own[name] for name in shared} == shared

@@ -25,7 +25,6 @@ from training.data.squad import read_questions, read_spans
 from training.data.table_examples import (
     read_classification,
     read_multiple_choice,
-    read_positives,
     read_regression,
     read_text_pairs,
 )
@@ -210,7 +209,6 @@ NONE = {"text": [], "answer_start": []}
     [
         (read_classification, Columns(text_pair="premise"), [{"text": "a", "label": 0}], "premise"),
         (read_multiple_choice, Columns(question="q"), [{"choices": ["a", "b"], "label": 0}], "q"),
-        (read_positives, Columns(negative="hard"), [{"text": "a", "text_pair": "b"}], "hard"),
         (read_spans, Columns(context="body"), [{"id": 1, "question": "a", "context": "b", "answers": NONE}], "body"),
     ],
 )
@@ -247,18 +245,6 @@ def test_the_first_example_without_a_token_is_named(tmp_path, tokenizer_dir):
 
 
 CHOICES = MultipleChoiceExample(("a dog", "a cat"), "Here it is.", "It is", 1, "7")
-
-
-def test_positives_are_pairs_whose_label_is_high_enough(tmp_path):
-    """Pairs with a high enough label are positives, with their negative if there is one."""
-    (tmp_path / "a.tsv").write_text("text\ttext_pair\tlabel\na\tb\t4.5\nc\td\t3\ne\tf\t4\n")
-    (tmp_path / "b.tsv").write_text("text\ttext_pair\tnegative\na\tb\tc\n")
-
-    assert list(read_positives(tmp_path / "a.tsv", Columns(), 4)) == [("a", "b"), ("e", "f")]
-    assert list(read_positives(tmp_path / "a.tsv", Columns())) == [("a", "b"), ("c", "d"), ("e", "f")]
-    assert list(read_positives(tmp_path / "b.tsv", Columns())) == [("a", "b", "c")]
-    with pytest.raises(ValueError, match=r"b\.tsv`, line 2: no column `label`"):
-        list(read_positives(tmp_path / "b.tsv", Columns(), 4))
 
 
 def test_choices_are_read_from_lists_and_from_columns_of_swag(tmp_path):
