@@ -230,7 +230,7 @@ def test_files_that_cannot_be_used_are_named(run: Run, tmp_path: Path) -> None:
     missing = tmp_path / "missing" / "file"
 
     assert fails(run("embed", "-i", str(missing)), f"cannot read `{missing}`: No such file or directory")
-    assert fails(run("embed", "-i", str(tmp_path)), f"cannot read `{tmp_path}`: Is a directory")
+    assert fails(run("embed", "-i", str(tmp_path)), f"no file matches `{tmp_path}`")
     assert fails(run("embed", "one", "-o", str(missing)), f"cannot write `{missing}`: No such file or directory")
     assert fails(run("embed", "one", "-o", "/dev/null", "--force"), "not a regular file: `/dev/null`")
 

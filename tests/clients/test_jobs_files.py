@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
@@ -112,7 +113,10 @@ def test_columns_without_a_name_block_nothing(run: Run, folder: Path, name: str)
         (["-o", "out.jsonl", "--rejects", "none/r.jsonl"], "cannot write `none/r.jsonl`: No such file or directory"),
         (["-o", "out.jsonl", "--rejects", "mine"], "not a regular file: `mine`"),
         (["-o", "out.jsonl", "-i", "fifo"], "cannot read `fifo`: not a regular file"),
-        (["-o", "out.jsonl", "-i", "mine"], "cannot read `mine`: Is a directory"),
+        (
+            ["-o", "mine/out.jsonl", "-i", "mine"],
+            "`mine/out.jsonl` would lie in the input folder `mine`; choose another",
+        ),
     ],
 )
 def test_files_in_the_way(run: Run, folder: Path, arguments: list[str], message: str) -> None:
@@ -258,18 +262,113 @@ def test_strings_of_parquet_that_are_not_utf8(run: Run, folder: Path, bad: str, 
         assert run("embed", "-i", "in.parquet", "-o", output, "--drop", bad, "--force").code == 0
 
 
-def test_tsv_has_no_quotes(run: Run, folder: Path) -> None:
-    """Quotation marks in TSV are plain characters, also with --format tsv; --format csv reads quotes in a .tsv file."""
-    rows = b'id\ttext\n1\t"Good movie\r\n2\tbad" film\n3\t"plain"\n4\t"\n'
+def test_tsv_without_quotes(run: Run, folder: Path) -> None:
+    """Quotation marks in TSV stay unless they can only be quotes; a line counts them. --format csv takes them off."""
+    rows = b'id\ttext\n0\t"plain"\n1\t"Good movie\r\n2\tbad" film\n3\t"\n4\t"say ""hi"""\n'
     (folder / "in.tsv").write_bytes(rows)
-    (folder / "quoted.tsv").write_bytes(b'id\ttext\n1\t"two\nlines"\n')
-    texts = ['"Good movie', 'bad" film', '"plain"', '"']
+    (folder / "quoted.tsv").write_bytes(b'id\ttext\n0\t"plain"\n1\t"two\nlines"\n')
+    texts = ['"plain"', '"Good movie', 'bad" film', '"', '"say ""hi"""']
 
     for result in (run("embed", "-i", "in.tsv"), run("embed", "-i", "-", "--format", "tsv", stdin=rows)):
         assert [(row["id"], row["vector"]) for row in result.rows] == [
-            (str(number), numbers(text)) for number, text in enumerate(texts, start=1)
+            (str(number), numbers(text)) for number, text in enumerate(texts)
         ]
-    assert run("embed", "-i", "quoted.tsv", "--format", "csv").rows[0]["text"] == "two\nlines"
+        assert (
+            ": 1 rows have values in quotation marks, which stay; --format csv reads a .tsv with quotes" in result.err
+        )
+    assert [row["text"] for row in run("embed", "-i", "quoted.tsv", "--format", "csv").rows] == ["plain", "two\nlines"]
+
+
+@pytest.mark.parametrize("output", ["out.parquet", "out/"])
+def test_parquet_files_of_other_types(run: Run, folder: Path, output: str) -> None:
+    """Columns of Parquet files are widened and completed as pyarrow does, or become text where it gives up."""
+    when = pa.array([1, 2, 3], pa.timestamp("ms"))
+    first = pa.table(
+        {"text": TEXTS, "n": pa.array([1, 2, 3], pa.int32()), "when": when, "old": TEXTS, "tag": [1, 2, 3]}
+    )
+    second = pa.table(
+        {
+            "n": pa.array([2**60, None, 1]),
+            "text": pa.array(TEXTS, pa.large_string()),
+            "when": when.cast(pa.timestamp("us")),
+            "tag": [["x"], [], None],
+            "new": [{"a": 1}] * 3,
+        }
+    )
+    pq.write_table(first, "a.parquet")
+    pq.write_table(second, "b.parquet")
+    result = run("embed", "-i", "a.parquet", "-i", "b.parquet", "-o", output)
+    found = pq.read_table(output).drop_columns(["row_number", "file", "vector"])
+
+    assert result.code == 0
+    assert "no one type holds all values of `tag`: " in result.err
+    assert found["tag"].to_pylist() == ["1", "2", "3", '["x"]', "[]", None]
+    wanted = pa.concat_tables([item.drop_columns("tag") for item in (first, second)], promote_options="permissive")
+    assert found.drop_columns("tag").equals(wanted)
+
+
+def test_metadata_of_parquet_files(run: Run, folder: Path) -> None:
+    """Metadata for pandas, GeoParquet and datasets stay if all inputs have the same and their columns stay."""
+    metadata = {"pandas": '{"columns": []}', "geo": '{"columns": {"at": {}}}', "huggingface": '{"info": {}}'}
+    table = pa.table({"text": TEXTS, "at": [b"1"] * 3}).replace_schema_metadata(metadata | {"other": "x"})
+    pq.write_table(table, "a.parquet")
+    pq.write_table(table.replace_schema_metadata(metadata | {"geo": '{"columns": {}}'}), "b.parquet")
+
+    def kept(*arguments: str) -> set[str]:
+        assert run("embed", *arguments, "-o", "out.parquet", "--force").code == 0
+        found = pq.read_schema("out.parquet").metadata
+        assert all(found[name.encode()].decode() == metadata[name] for name in metadata if name.encode() in found)
+        return {name.decode() for name in found} - {"bertline"}
+
+    assert kept("-i", "a.parquet") == set(metadata)
+    assert kept("-i", "a.parquet", "--drop", "at") == {"pandas", "huggingface"}
+    assert kept("-i", "a.parquet", "-i", "b.parquet") == {"pandas", "huggingface"}
+    result = run("embed", "-i", "a.parquet", "-i", "b.parquet", "-o", "out.parquet", "--force")
+    assert "bertline: the metadata `geo` differ between the inputs; the output has none\n" in result.err
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_folders_and_their_keys(run: Run, folder: Path, suffix: str) -> None:
+    """Files in a folder are read, and its keys are columns, as in pyarrow's data sets; `01` stays text."""
+    keys = [("2020", "01"), ("2021", "10"), ("__HIVE_DEFAULT_PARTITION__", "a%2Fb")]
+    for (year, month), text in zip(keys, TEXTS, strict=True):
+        path = folder / f"data/year={year}/month={month}/part-0.{suffix}"
+        path.parent.mkdir(parents=True)
+        if suffix == "parquet":
+            pq.write_table(pa.table({"text": [text], "n": [1]}), path)
+        else:
+            path.write_text(json.dumps({"text": text, "n": 1}) + "\n")
+    for name in ("_SUCCESS", ".part-1.crc", "_temporary/part-2.txt"):
+        (folder / "data" / name).parent.mkdir(exist_ok=True)
+        (folder / "data" / name).write_text("not a row")
+    schema = pa.schema([("text", pa.string()), ("n", pa.int64()), ("year", pa.int64()), ("month", pa.string())])
+    partitioning = pa.dataset.partitioning(schema.remove(0).remove(0), flavor="hive")
+    wanted = pa.dataset.dataset(
+        "data", schema, format=suffix.replace("jsonl", "json"), partitioning=partitioning
+    ).to_table()
+
+    for pattern in ("data", "data/", "data/*/*/*"):
+        result = run(
+            "embed",
+            "-i",
+            pattern,
+            "-o",
+            "out.parquet",
+            "--keep",
+            "text",
+            "--keep",
+            "n",
+            "--keep",
+            "year",
+            "--force",
+            "--keep",
+            "month",
+        )
+        assert result.code == 0
+        assert pq.read_table("out.parquet").select(schema.names).equals(wanted)
+    assert run("embed", "-i", "data", "--column", "text=month", "--drop", "file").rows[1] == {
+        **{"row_number": 1, "text": "two", "n": 1, "year": 2021, "month": "10", "vector": numbers("10")}
+    }
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
@@ -302,6 +401,15 @@ def test_names_of_results_that_are_taken(run: Run, folder: Path) -> None:
     for name in ("in.jsonl", "in.parquet"):
         assert run("embed", "-i", name, "-o", "out.parquet", "--force").code == 0
         assert {**pq.read_table("out.parquet").to_pylist()[0], "vector": numbers("x")} == wanted
+
+
+def test_rows_of_a_table_without_values(run: Run, folder: Path) -> None:
+    """--skip-empty skips rows of CSV without any value, as spreadsheets end with, but no row with an empty text."""
+    Path("in.csv").write_text('id,text\n1,one\n,\n," "\n\n2,\n')
+
+    assert run("embed", "-i", "in.csv").err.count("the line is empty; correct it, or skip such lines") == 3
+    result = run("embed", "-i", "in.csv", "--skip-empty")
+    assert ([row["id"] for row in result.rows], result.err.count("\n")) == (["1"], 1)
 
 
 def test_no_rows(run: Run, folder: Path) -> None:

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -81,50 +83,166 @@ def read_vectors(path: Path) -> list[Any]:
     return list(np.load(path)) if path.suffix == ".npy" else [row["vector"] for row in read_rows(path)]
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(texts=st.lists(st.text(LETTERS, max_size=8), min_size=1, max_size=8))
-def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str]) -> None:
-    """Values of CSV pass through unchanged, with quotes, line feeds and NUL."""
-    stream = io.StringIO()
-    csv.writer(stream, quoting=csv.QUOTE_ALL).writerows([["id", "text"], *([text, "x"] for text in texts)])
-    (tmp_path / "in.csv").write_bytes(b"\xef\xbb\xbf" + stream.getvalue().encode())
+DIALECTS: dict[str, dict[str, Any]] = {
+    "in.csv": {"quoting": csv.QUOTE_ALL},
+    "minimal.csv": {},
+    "backslash.csv": {"escapechar": "\\", "doublequote": False},
+    "backslash_all.csv": {"escapechar": "\\", "doublequote": False, "quoting": csv.QUOTE_ALL},
+    "pandas.tsv": {"delimiter": "\t", "lineterminator": "\n"},
+    "all.tsv": {"delimiter": "\t", "quoting": csv.QUOTE_ALL},
+}
+"""Dialects of Python's csv, which pandas and others write with."""
 
-    run("embed", "-i", f"{tmp_path}/in.csv", "-o", f"{tmp_path}/out.jsonl", "--force")
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(st.text(LETTERS, max_size=8) | st.text('"\\,\t\n ab', max_size=8), max_size=8),
+    name=st.sampled_from(sorted(DIALECTS)),
+)
+def test_csv_gives_what_python_wrote(run: Run, tmp_path: Path, texts: list[str], name: str) -> None:
+    """Values of CSV and quoted TSV pass through unchanged, with quotes, backslashes, line feeds and NUL."""
+    texts, stream = ['say "hi",\tthere', *texts], io.StringIO()
+    csv.writer(stream, **DIALECTS[name]).writerows([["id", "text"], *([text, "x"] for text in texts)])
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + stream.getvalue().encode())
+
+    run("embed", "-i", f"{tmp_path}/{name}", "-o", f"{tmp_path}/out.jsonl", "--force")
 
     assert [row["id"] for row in read_jsonl(tmp_path / "out.jsonl")] == texts
 
 
-def test_no_part_of_an_object_is_dropped(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row whose objects, lists or numbers differ in type from the first rows is rejected, not cut."""
-    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 256)
-    rows = [
-        {"text": "a", "more": {"a": 1, "b": [{"c": "x"}]}, "list": [], "n": 1.5, "count": 1},
-        {"text": "b", "more": None, "list": ["y"], "n": 2, "count": 2},
-    ]
-    odd = [
-        {"more": {"z": 1}},
-        {"more": {"b": [{"z": 1}]}},
-        {"list": "xyz"},
-        {"n": True},
-        {"n": 2**70},
-        {"count": 9.99},
-        {"more": {"a": -0.5}},
-        {"list": ["\ud800"]},
-        {"new": 1},
-    ]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 200))
-    with open(tmp_path / "in.jsonl", "a") as file:
-        file.writelines(json.dumps({"text": "odd", **row}) + "\n" for row in odd)
-    run("embed", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out.parquet")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("in.csv", '1,"a" b\n', "line 2: text follows a closing quote; write a quote inside a value twice"),
+        ("in.csv", '1,C:\\x\n2,"say \\"hi\\" to"\n', "line 3: text follows a closing quote"),
+        ("in.csv", '1,C:\\x\n2,say \\"hi\\"\n', "line 3: quotes with a backslash before them, but earlier backslashes"),
+        ("in.tsv", '1\t"plain"\n2\t"say ""hi"""\n', "line 3: a quoted value, but earlier ones may have no quotes"),
+    ],
+)
+def test_quotes_of_two_meanings(run: Run, tmp_path: Path, name: str, content: str, message: str) -> None:
+    """A file is refused whose quotes are neither of the one nor of the other way."""
+    path = tmp_path / name
+    path.write_text(("id\ttext\n" if name == "in.tsv" else "id,text\n") + content)
 
-    assert pq.read_table(tmp_path / "out.parquet").drop_columns("vector").to_pylist() == [
-        {"row_number": number, **row} for number, row in enumerate(rows * 200, start=1)
+    assert fails(run("embed", "-i", str(path), "-o", f"{tmp_path}/out.jsonl"), f"`{path}`, {message}")
+
+
+DRIFTING = [None, [], {}, 1, 2.5, 2**53 + 1, 2**70, True, "a", "\ud800", [1], [None], [2.5], ["x"], [[]], [{}]]
+DRIFTING += [{"a": 1}, {"a": []}, {"b": {"c": 1}}, {"a": {}}, {"a": "x"}, {"": 1, "\ud800": 2}, [[[1]]] * 3]
+DRIFTS = st.lists(st.dictionaries(st.sampled_from("nm"), st.sampled_from(DRIFTING) | ANYTHING), min_size=1, max_size=10)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=DRIFTS, output=st.sampled_from(["out.parquet", "out/"]), after=st.integers(0, 5))
+def test_drift_costs_no_row(run: Run, server: FakeServer, rows: list[Any], output: str, after: int) -> None:
+    """Rows of any JSON have results in Parquet with all their values, also if their kinds change in later parts."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertline.jobs.rows.CHUNK_ROWS", 2)
+        Path(f"{folder}/in.jsonl").write_text("".join(json.dumps({"text": "a", **row}) + "\n" for row in rows))
+        arguments = ["embed", "-i", f"{folder}/in.jsonl", "-o", f"{folder}/{output}"]
+        interrupt(run, server, *arguments, after=after)
+        assert run(*arguments, "--force").code == 0
+
+        paths = sorted(Path(folder, output).glob("*.parquet")) if output == "out/" else [Path(folder, output)]
+        tables = [pq.read_table(path) for path in paths]
+        found = [row for table in tables for row in table.to_pylist()]
+        assert all(table.schema.equals(tables[0].schema, check_metadata=True) for table in tables)
+    assert len(found) == len(rows)
+    for row, given_row in zip(found, rows, strict=True):
+        assert row["vector"] == np.float32(numbers("a")).tolist()
+        assert all(holds(row[name], given_row.get(name)) for name in row.keys() & {"n", "m"})
+    assert {name for row in rows for name in row} <= set(found[0])
+
+
+def holds(found: Any, value: Any) -> bool:
+    """Return True if a value of Parquet is a JSON value, or text of it; keys without a value may be missing."""
+    if found is None or value is None:
+        return found is value
+    if isinstance(found, str) and not isinstance(value, str):
+        return holds(json.loads(found), value)
+    if isinstance(value, dict):
+        given = {utf8(name): item for name, item in value.items()}
+        found = {utf8(name): item for name, item in found.items()}
+        return all(holds(found.get(name), given.get(name)) for name in found | given)
+    if isinstance(value, list):
+        return len(found) == len(value) and all(map(holds, found, value))
+    if isinstance(value, str):
+        return utf8(found) == utf8(value)
+    return isinstance(found, bool) == isinstance(value, bool) and (
+        found == value or (found != found and value != value)
+    )
+
+
+def utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def test_drift_as_pyarrow_reads_it(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns and types of parts whose values drift are those that pyarrow finds in the whole file."""
+    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 1)
+    rows = [
+        {"text": "a", "n": 1, "list": [], "deep": {"a": 1}, "null": None, "lists": [[1]]},
+        {"text": "b", "n": None, "list": ["x"], "deep": {"a": 2.5, "b": [{"c": True}]}, "null": "y", "lists": None},
+        {"text": "c", "n": 2.5, "list": None, "deep": None, "lists": [[], [2.5]], "new": {"a": {"b": 1}}},
     ]
-    rejects = read_jsonl(tmp_path / "out.parquet.rejects.jsonl")
-    assert [reject["row"] for reject in rejects] == [{"text": "odd", **row} for row in odd]
-    reasons = [reject["reason"] for reject in rejects]
-    assert reasons[5].startswith("`count` is not of type int64, as in the first rows; correct it, leave it out with")
-    assert reasons[-1] == "`new` is not a column of the first rows; leave it out with --drop, or write JSONL"
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run("embed", "-i", str(path), "-o", f"{tmp_path}/out.parquet")
+    found = pq.read_table(tmp_path / "out.parquet").drop_columns(["row_number", "vector"])
+
+    assert (result.code, len(result.err.splitlines())) == (0, 1)
+    assert found.equals(pa.json.read_json(path))
+
+
+def test_values_that_no_type_holds_are_text(run: Run, tmp_path: Path) -> None:
+    """Values of several kinds become text, and a line names their columns."""
+    rows = [{"text": "a", "id": 7, "more": {"a": [1, "x"]}}, {"text": "b", "id": "x7", "more": None}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run("embed", "-i", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out.parquet")
+    found = pq.read_table(tmp_path / "out.parquet")
+
+    assert result.err.splitlines()[0] == (
+        "bertline: no one type holds all values of `id`, `more`: strings stay, other values are JSON text"
+    )
+    assert found.select(["id", "more"]).to_pylist() == [
+        {"id": "7", "more": {"a": ["1", "x"]}},
+        {"id": "x7", "more": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "output"), [("in.jsonl", "out.jsonl"), ("in.csv", "out/"), ("in.parquet", "out.parquet")]
+)
+@pytest.mark.parametrize("command", ["embed", "classify"])
+def test_rejected_rows_can_stay(
+    run: Run, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str, output: str
+) -> None:
+    """With --keep-rejected the output has all rows: rejected ones with a reason, and no result."""
+    monkeypatch.setattr("bertline.jobs.rows.CHUNK_ROWS", 2)
+    server.models = [FakeModel(), FakeModel(name="labels", task="classification", labels=("a", "b"))]
+    texts = ["refuse", "refuse", "one", "refuse", "two", "caf\udce9"]
+    path = tmp_path / name
+    if name == "in.parquet":
+        raw = [text.encode("utf-8", "surrogateescape") for text in texts]
+        table = pa.table(
+            [pa.array(raw, pa.binary()).view(pa.string())], pa.schema([pa.field("text", pa.string(), False)])
+        )
+        pq.write_table(table, path)
+    else:
+        lines = [f'{{"text": "{text}"}}' for text in texts] if name == "in.jsonl" else ["text", *texts]
+        path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    result = run(command, "-i", str(path), "-o", f"{tmp_path}/{output}", "--keep-rejected")
+    rows = read_rows(tmp_path / output)
+
+    assert result.code == 3
+    assert [row["row_number"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row.get("text") for row in rows] == [*texts[:5], None]
+    column = "vector" if command == "embed" else "label"
+    assert [row[column] is None for row in rows] == [row["reason"] is not None for row in rows]
+    assert [row["reason"] or "" for row in rows[:5]] == ["text: refused", "text: refused", "", "text: refused", ""]
+    assert rows[5]["reason"].startswith("not UTF-8")
+    rejects = tmp_path / (f"{output}_rejects.jsonl" if output == "out/" else f"{output}.rejects.jsonl")
+    assert [row["row_number"] for row in read_jsonl(rejects)] == [1, 2, 4, 6]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -20,9 +20,9 @@ from bertline.jobs.directory import Totals
 from bertline.jobs.progress import Progress, ProgressBar, ProgressLines, duration
 from bertline.jobs.rows import MAX_LINE_BYTES, Selection
 from bertline.jobs.run import run
-from bertline.jobs.sources import STANDARD_INPUT, CommandLineRows, Format, Source, source_of
+from bertline.jobs.sources import STANDARD_INPUT, CommandLineRows, Format, Source, partition_keys, source_of
 from bertline.jobs.spec import JobSpec
-from bertline.jobs.storage import find_files
+from bertline.jobs.storage import FileError, file_of, find_files, is_in
 from bertline.jobs.write import print_error
 from bertline.operations.base import Operation
 
@@ -73,14 +73,20 @@ class JobOptions:
             "--input",
             "-i",
             metavar="FILE",
-            help="File, URL, or pattern in quotes; `-` is standard input. Give it several times for several files.",
+            help="File, folder, URL, or pattern in quotes; `-` is standard input. Give it several times for several "
+            "files.",
         ),
     ] = None
     format: Annotated[
         Format | None, typer.Option(help="Format of the input. Default: by the suffix of the file, else text.")
     ] = None
     skip_empty: Annotated[
-        bool, typer.Option("--skip-empty", help="Skip empty lines. Without it, they are rejected.")
+        bool,
+        typer.Option(
+            "--skip-empty",
+            help="Skip empty lines, and rows of CSV and TSV without any value. Without it, they are rejected. JSON and "
+            "Parquet have none: rows with an empty text are rejected.",
+        ),
     ] = False
     max_line_bytes: Annotated[
         int,
@@ -108,6 +114,13 @@ class JobOptions:
             metavar="COLUMN", help="Input column to leave out of the output, such as a long text; repeatable."
         ),
     ] = None
+    keep_rejected: Annotated[
+        bool,
+        typer.Option(
+            "--keep-rejected",
+            help="Also write rejected rows to the output, in their places, with nulls and the column `reason`.",
+        ),
+    ] = False
     output: Annotated[
         str | None,
         typer.Option(
@@ -212,6 +225,7 @@ class JobOptions:
             sources=self._sources(operation, rows),
             column_names=self._column_names(operation),
             selection=Selection(self.keep or (), self.drop or ()),
+            keep_rejected=self.keep_rejected,
             output=self.output,
             output_format=self.output_format,
             rejects=self.rejects,
@@ -237,11 +251,17 @@ class JobOptions:
         if (self.inputs or ()).count("-") > 1:
             raise typer.BadParameter("standard input can be read only once: `-i -`")
         default = Format.jsonl if operation.needed.keys() != {"text"} else None  # plain text has one column only
-        sources: list[Source | CommandLineRows] = []
-        for pattern in self.inputs or ():
-            files = [STANDARD_INPUT] if pattern == "-" else find_files([pattern])
-            sources += [source_of(file, self.format, self.skip_empty, default, self.max_line_bytes) for file in files]
-        return sources
+        patterns = self.inputs or []
+        written = [file_of(name) for name in (self.output, self.rejects) if name]
+        for folder in (file_of(name) for name in patterns if name != "-"):
+            if folder.is_directory() and (lost := [file for file in written if is_in(file, folder)]):
+                raise FileError(f"`{lost[0].url}` would lie in the input folder `{folder.url}`; choose another place")
+        files = [file for name in patterns for file in ([STANDARD_INPUT] if name == "-" else find_files([name]))]
+        options = (self.format, self.skip_empty, default, self.max_line_bytes)
+        return [
+            replace(source_of(file, *options), keys=keys)
+            for file, keys in zip(files, partition_keys(files), strict=True)
+        ]
 
     def _column_names(self, operation: Operation) -> dict[str, str]:
         names = {}

@@ -227,11 +227,9 @@ class JobDirectory:
         return key in self._digests
 
     def refresh(self) -> None:
-        """List the parts again, and read the columns: other workers of the job may have written some."""
+        """List the parts again: other workers of the job may have written some."""
         self._names = frozenset(self.folder.names())
-        parts = numbered(self._names, PART)
-        self._digests = {key: match[3] for key, match in parts.items()}
-        self.writer.resume(self.folder.within(match[0]) for match in parts.values())
+        self._digests = {key: match[3] for key, match in numbered(self._names, PART).items()}
 
     def write(self, chunk: Chunk) -> None:
         """Write the part of a chunk. Its rejected rows come first, so that a part is never there without them."""
@@ -264,6 +262,7 @@ class JobDirectory:
         rejects = numbered(names, CHUNK_REJECTS)
         chunk_rejects = [self.folder.within(match[0]) for key, match in rejects.items() if key in found]
         totals = Totals(sum(self.seen.values()), *self._join_rejects(chunk_rejects))
+        unsettled = self.writer.settle(parts)
         if not self.output.is_folder:
             with open_write(self.output, self._temporary("_whole")) as stream:
                 self.writer.join(parts, stream)
@@ -271,9 +270,9 @@ class JobDirectory:
             self._clear()
             self._remove()
             return totals
-        for part in self.writer.incomplete(parts):
+        for part in unsettled:
             with self._open_write(part.name) as stream:
-                self.writer.join([], stream)
+                self.writer.join([part], stream)
         counts = {"rows": totals.num_rows, "rejected": totals.num_rejected, "truncated": totals.num_truncated}
         with self._open_write(SUCCESS) as stream:
             stream.write(json_line(counts))

@@ -8,12 +8,14 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, BinaryIO, cast
 
 from bertline.jobs.rows import Row
 from bertline.jobs.storage import FileError
+from bertline.jobs.write import print_error
 
 EMPTY_LINE = "the line is empty; correct it, or skip such lines with --skip-empty"
 NOT_UTF8 = "not UTF-8; convert the file"
@@ -25,6 +27,8 @@ _WIDE = re.compile(
     re.DOTALL,
 )
 """Beginning of a text in another encoding, by a byte order mark or two ASCII characters."""
+_MAX_QUOTED_LINES = 1000
+"""Maximum number of lines of a quoted value, in a TSV that may have no quotes."""
 
 
 _BINARY = re.compile(rb"\A(?:%PDF-|PAR1)|[\0-\x08\x0e-\x1a\x1c-\x1f]")
@@ -130,17 +134,141 @@ def parse_json(text: str) -> dict[str, Any]:
 # ---- CSV and TSV
 
 
+class Csv(csv.excel):
+    """CSV, in which quotes are doubled; or `other`, with backslashes before them."""
+
+    strict = True
+    other: Mapping[str, Any] = {"escapechar": "\\"}
+    odd = re.compile(r"\\")
+    """What the two ways read otherwise."""
+    sure = re.compile(r'(?:^|,)[^",]*\\"')
+    """What only the other way writes: a quote in a value without quotes around it."""
+    hint = "quotes with a backslash before them, but earlier backslashes may not be escapes; write quotes twice"
+
+
+class QuotedTsv(Csv):
+    """TSV with quotes."""
+
+    delimiter = "\t"
+    sure = re.compile(r'(?:^|\t)[^"\t]*\\"')
+
+
 class Tsv(csv.excel_tab):
-    """TSV without quoting: quotation marks are characters like others."""
+    """TSV in which quotation marks are characters like others; or `other`, with quotes as pandas and Excel write it."""
 
     quoting = csv.QUOTE_NONE
+    other: Mapping[str, Any] = {"quoting": csv.QUOTE_MINIMAL, "strict": True}
+    odd = re.compile(r'(?:^|\t)"')
+    sure = re.compile(r'(?:^|\t)"[^\t]*""[^\t]*"')
+    hint = "a quoted value, but earlier ones may have no quotes; read the .tsv with --format csv if all are quoted"
+
+
+Dialect = type[Csv] | type[Tsv]
+
+
+class _Lines:
+    """Iterator of lines that keeps those of a record, to read them again in another dialect."""
+
+    def __init__(self, stream: BinaryIO, name: str, max_bytes: int) -> None:
+        self._text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+        self._name, self._max_bytes, self._again = name, max_bytes, deque[str]()
+        self.first, self.record = 1, list[str]()
+        self.begin()
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        if self._is_trial and (len(self.record) == _MAX_QUOTED_LINES or self._num_bytes >= self._max_bytes):
+            raise StopIteration
+        first, num_left = self.first, self._max_bytes - self._num_bytes
+        if self._is_trial:  # each line may be a record
+            first, num_left = first + len(self.record), self._max_bytes
+        line = self._again.popleft() if self._again else self._text.readline(num_left + 1)
+        if len(line) > num_left:
+            hint = " (perhaps a quote is not closed)" if first < self.first + len(self.record) else ""
+            raise _too_long(self._name, first, self._max_bytes, hint)
+        if not line:
+            self.is_ended = True
+            raise StopIteration
+        self._num_bytes += len(line)
+        self.record.append(line)
+        return line
+
+    def begin(self, *, again: bool = False, is_trial: bool = False) -> None:
+        """Begin the next record, or this one again; in a trial it must not be long."""
+        if again:
+            self._again.extendleft(reversed(self.record))
+        else:
+            self.first += len(self.record)
+        self.record, self._num_bytes, self._is_trial, self.is_ended = [], 0, is_trial, False
+
+    def detach(self) -> None:
+        """Leave the stream to the caller, who closes it."""
+        self._text.detach()
+
+
+def _records(lines: _Lines, name: str, dialect: Dialect) -> Iterator[list[str]]:
+    """Yield the values of each record.
+
+    The file is written in the other way if only that reads a record well, or only that writes it so, unless earlier
+    records could be read in both.
+
+    Raises:
+        FileError: when quotes are wrong, or of two meanings.
+    """
+    reader, other = csv.reader(lines, dialect), csv.reader(lines, dialect, **dialect.other)
+    is_known, num_columns, num_odd = False, 0, 0
+    while (values := _values(reader, lines)) is not None:
+        if not is_known and any(map(dialect.odd.search, lines.record)):
+            lines.begin(again=True, is_trial=isinstance(values, list))
+            found = _values(other, lines)
+            fits = isinstance(found, list) and len(found) == (num_columns or len(found))
+            is_sure = isinstance(values, str) or _is_sure(lines.record, dialect, num_columns)
+            if fits and (is_sure or len(values) != num_columns) and not num_odd:
+                reader, values, is_known = other, found or [], True
+            elif fits and is_sure and isinstance(values, list):
+                raise FileError(f"{name}, line {lines.first}: {dialect.hint}")
+            else:
+                is_known = isinstance(found, str)
+                num_odd += not is_known
+                lines.begin(again=True)
+                _values(reader, lines)
+        if isinstance(values, str):
+            raise FileError(f"{name}, line {lines.first}: {values}")
+        num_columns = num_columns or len(values)
+        yield values
+        lines.begin()
+    if dialect is Tsv and num_odd:
+        what = f"{name}: {num_odd:,} rows have values in quotation marks, which stay"
+        print_error(f"{what}; --format csv reads a .tsv with quotes")
+
+
+def _values(reader: Any, lines: _Lines) -> list[str] | str | None:
+    """Return the values of a record, or what is wrong with its quotes; None at the end."""
+    try:
+        return next(reader, None)
+    except csv.Error:
+        if lines.is_ended:
+            return "a quote is opened here and never closed; correct it, else all lines after it are one value"
+        return 'text follows a closing quote; write a quote inside a value twice (`""`)'
+
+
+def _is_sure(record: Sequence[str], dialect: Dialect, num_columns: int) -> bool:
+    """Return True if only the other way writes a record, or a header."""
+    if any(map(dialect.sure.search, record)):
+        return True
+    rows = [line.rstrip("\r\n").split("\t") for line in record] if dialect is Tsv else []
+    if not num_columns:
+        return bool(rows) and all(re.fullmatch('".+"', name) for row in rows for name in row)
+    return any(len(row) != num_columns for row in rows)
 
 
 def read_csv(
     stream: BinaryIO,
     name: str,
     check: Callable[[Sequence[str]], None],
-    dialect: type[csv.Dialect],
+    dialect: Dialect,
     *,
     skip_empty: bool,
     max_line_bytes: int,
@@ -155,46 +283,23 @@ def read_csv(
         Each row, with bytes that stand for its content and the header.
 
     Raises:
-        FileError: when a quote is not closed, or a row is too long.
+        FileError: when a quote is not closed, text follows a closing quote, or a row is too long.
     """
     csv.field_size_limit(sys.maxsize)
-    text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-    first, num_left, is_ended = 1, max_line_bytes, False
-
-    def lines() -> Iterator[str]:
-        nonlocal num_left, is_ended
-        while line := text.readline(num_left + 1):
-            num_left -= len(line)
-            if num_left < 0:
-                hint = " (perhaps a quote is not closed)" if reader.line_num >= first else ""
-                raise _too_long(name, first, max_line_bytes, hint)
-            yield line
-        is_ended = True
-
-    reader = csv.reader(lines(), dialect)
-    header: list[str] | None = None
-    columns: list[str | None] = []
+    lines = _Lines(stream, name, max_line_bytes)
+    records = _records(lines, name, dialect)
     try:
-        for values in reader:
-            if is_ended:  # the reader asked for another line
-                raise FileError(
-                    f"{name}, line {first}: a quote is opened here and never closed; correct it, else all lines "
-                    "after it are one value"
-                )
-            first, num_left = reader.line_num + 1, max_line_bytes
-            is_blank = len(values) <= 1 and not "".join(values).strip()
-            if header is None:
-                header, columns = values, _column_names(values)
-                check([column for column in columns if column is not None])
-            elif not (skip_empty and is_blank):
-                row = _csv_row(f"line {reader.line_num}", columns, values, is_blank=is_blank)
+        header = next(records, [])
+        columns = _column_names(header)
+        check([column for column in columns if column is not None])
+        for values in records:
+            is_blank = not any(value.strip() for value in values)
+            if not (skip_empty and is_blank):
+                place = f"line {lines.first + len(lines.record) - 1}"
+                row = _csv_row(place, columns, values, is_blank=is_blank)
                 yield row, repr((header, values)).encode("utf-8", "surrogatepass")
-        if header is None:
-            check([])
-    except csv.Error as error:
-        raise FileError(f"{name}, line {reader.line_num}: {error}") from error
     finally:
-        text.detach()  # the caller closes the stream
+        lines.detach()
 
 
 def _column_names(header: Sequence[str]) -> list[str | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -155,3 +157,12 @@ def text_bytes(value: Any) -> int:
     if isinstance(value, str):
         return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
     return sum(map(text_bytes, value)) if isinstance(value, list | tuple) else 0
+
+
+def plain(value: Any) -> Any:
+    """Return a string or number for a value of Parquet that JSON has no type for."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return value.total_seconds() if isinstance(value, datetime.timedelta) else str(value)

@@ -62,10 +62,10 @@ def run(
             return totals
         directory = spec.directory()
         if spec.sources[0].is_file:
-            next(spec.chunks(0, max_rows=BATCH_ROWS), None)  # fail before anything is removed
+            next(spec.chunks(0, max_rows=1), None)  # fail before anything is removed
         with directory.opened(force=force, restart=restart):
             if ray:
-                _run_on_ray(spec, sender, progress, directory, ray, num_workers)
+                _run_on_ray(spec, progress, directory, ray, num_workers)
             else:
                 for chunk in sender.results(range(len(spec.sources)), directory.has):
                     directory.write(chunk)
@@ -134,9 +134,7 @@ def _print_results(spec: JobSpec, client: Client, progress: Progress, *, force: 
 # ---- Ray
 
 
-def _run_on_ray(
-    spec: JobSpec, sender: BatchSender, progress: Progress, directory: JobDirectory, address: str, num_workers: int
-) -> None:
+def _run_on_ray(spec: JobSpec, progress: Progress, directory: JobDirectory, address: str, num_workers: int) -> None:
     files, num_done = range(len(spec.sources)), 0
 
     def on_done(number: int, counts: tuple[Progress, dict[tuple[int, int], int]]) -> None:
@@ -147,11 +145,6 @@ def _run_on_ray(
         progress.num_skipped += of_file.num_skipped
         progress.add(of_file.num_rows, of_file.num_tokens, num_done / len(files))
 
-    if not directory.writer.has_columns:  # the first rows with results decide them for all workers
-        for chunk in sender.results(files, directory.has):
-            directory.write(chunk)
-            if directory.writer.has_columns:
-                break
     worker = partial(_Worker, spec.for_workers())
     map_partitions(files, worker, address=address, num_workers=num_workers, progress=on_done)
     directory.refresh()

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import csv
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
-from bertline.jobs.formats import Tsv, checked_stream, parse_json, parse_text, read_csv, read_lines
+from bertline.jobs.formats import (
+    Csv,
+    Dialect,
+    QuotedTsv,
+    Tsv,
+    checked_stream,
+    parse_json,
+    parse_text,
+    read_csv,
+    read_lines,
+)
 from bertline.jobs.rows import ALL_COLUMNS, MAX_LINE_BYTES, Chunk, Row, Rows, Selection
 from bertline.jobs.storage import File, FileError, file_errors, open_read
 
@@ -38,6 +49,9 @@ SUFFIXES = {
 
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_INTEGER = re.compile(rf"0|-?[1-9]\d{{0,17}}|{_NO_VALUE}")
+
 STANDARD_INPUT = File(None, "-", "-")
 
 
@@ -53,6 +67,8 @@ class Source:
     """Longest line; for CSV, longest row."""
     is_guessed: bool = False
     """True if neither the user nor the ending of the name says the format."""
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that the path gives, see `partition_keys`; one of the file with the same name replaces it."""
 
     @property
     def name(self) -> str:
@@ -68,6 +84,11 @@ class Source:
     def format_key(self) -> str:
         """Format and treatment of empty lines, for the identity of a job."""
         return f"{self.format} without empty lines" if self.skip_empty else str(self.format)
+
+    @property
+    def has_types(self) -> bool:
+        """True if the file has types for its columns."""
+        return self.format is Format.parquet
 
     @property
     def is_file(self) -> bool:
@@ -90,7 +111,7 @@ class Source:
             if self.format is Format.parquet:
                 from bertline.jobs.parquet import read_parquet
 
-                yield from read_parquet(stream, self.name, check, wanted, selection.of)
+                yield from read_parquet(stream, self.name, check, wanted, selection.of, self.keys)
                 return
             text = checked_stream(stream, self.name, is_guessed=self.is_guessed)
             limits: dict[str, Any] = {"skip_empty": self.skip_empty, "max_line_bytes": self.max_line_bytes}
@@ -100,6 +121,8 @@ class Source:
                 read = read_lines(text, self.name, parse_text if self.format is Format.text else parse_json, **limits)
             with closing(read) as lines:  # before the stream is closed
                 for row, line in lines:
+                    if not row.reason:
+                        row.fields |= {name: value for name, value in self.keys.items() if name not in row.fields}
                     yield Rows([row], line, len(line), fraction)
 
     def _open(self) -> Any:
@@ -112,16 +135,16 @@ class Source:
         return nullcontext((sys.stdin.buffer, lambda: 0.0))
 
     @property
-    def _dialect(self) -> type[csv.Dialect]:
+    def _dialect(self) -> Dialect:
         """Dialect of CSV and TSV. With --format csv, a `.tsv` file has quotes."""
         if self.format is Format.tsv:
             return Tsv
-        return csv.excel_tab if self.file.suffixes[0] == ".tsv" else csv.excel
+        return QuotedTsv if self.file.suffixes[0] == ".tsv" else Csv
 
     def _check(self, columns: Sequence[str], needed: Sequence[str]) -> None:
         if repeated := [name for name in columns if list(columns).count(name) > 1]:
             raise FileError(f"{self.name} has more than one column `{repeated[0]}`; rename one of them")
-        missing = [name for name in needed if name not in columns]
+        missing = [name for name in needed if name not in columns and name not in self.keys]
         if not missing:
             return
         if not columns:
@@ -178,6 +201,23 @@ def source_of(
     found = chosen or SUFFIXES.get(suffix) or default or Format.text
     is_guessed = not chosen and suffix not in (*SUFFIXES, ".txt")
     return Source(file, found, skip_empty, max_line_bytes, is_guessed)
+
+
+def partition_keys(files: Sequence[File]) -> list[dict[str, Any]]:
+    """Return the columns that folders named `key=value`, as Hive and Spark write them, give the rows of each file.
+
+    The values of a key are integers if all of them are written as such (`1`, not `01`), else text.
+    """
+    pairs = [re.findall(r"(?:^|/)([^/=?]+)=([^/]*)(?=/)", Source(file, Format.text).path) for file in files]
+    found = [{unquote(key): unquote(value) for key, value in item} for item in pairs]
+    texts = {key for item in found for key, value in item.items() if not _INTEGER.fullmatch(value)}
+
+    def typed(key: str, value: str) -> Any:
+        if value == _NO_VALUE:
+            return None
+        return value if key in texts else int(value)
+
+    return [{key: typed(key, value) for key, value in item.items()} for item in found]
 
 
 def chunks_of(

@@ -19,8 +19,8 @@ from bertline.jobs.directory import JobDirectory, job_directory_of, rejects_of
 from bertline.jobs.engine import engine
 from bertline.jobs.rows import Chunk, Selection
 from bertline.jobs.sources import CommandLineRows, Source, chunks_of
-from bertline.jobs.storage import File, FileError, absolute, file_of
-from bertline.jobs.write import FILE, ROW_NUMBER, JsonlWriter, NpyWriter, PassThrough, Writer
+from bertline.jobs.storage import File, FileError, absolute, file_of, is_in
+from bertline.jobs.write import FILE, REASON, ROW_NUMBER, JsonlWriter, NpyWriter, PassThrough, Writer
 from bertline.operations import OPERATIONS
 from bertline.operations.base import Operation
 from bertline.results import Model
@@ -63,6 +63,8 @@ class JobSpec:
     """Operation column -> input column, where the names differ."""
     selection: Selection
     """Input columns to copy into the output."""
+    keep_rejected: bool
+    """True to keep rejected rows in the output, with the reason instead of a result."""
     output: str | None
     """Path or URL; ends with / for a folder of parts; None for standard output."""
     output_format: str | None
@@ -103,9 +105,10 @@ class JobSpec:
 
     @property
     def result_types(self) -> dict[str, Any]:
-        """Types of the results, see `Operation.types`."""
+        """Types of the results, see `Operation.types`, perhaps with REASON."""
         is_multi_label = self.options.get("multi_label", self.model is not None and self.model.multi_label)
-        return {name: kind for name, kind in self.operation.types.items() if is_multi_label or name != "selected"}
+        types = {name: kind for name, kind in self.operation.types.items() if is_multi_label or name != "selected"}
+        return {**types, REASON: str} if self.keep_rejected else types
 
     @property
     def suffix(self) -> str:
@@ -189,6 +192,7 @@ class JobSpec:
             "columns": dict(self.column_names),
             "keep": list(self.selection.keep),
             "drop": list(self.selection.drop),
+            "keep_rejected": self.keep_rejected,
             "inputs": [source.name.strip("`") for source in self.sources],
             "format": sorted({source.format_key for source in self.sources}),
             "model": f"{self.model_name}/{self.model_version}",
@@ -218,7 +222,8 @@ class JobSpec:
         inputs = metadata.pop("inputs")  # perhaps thousands: their number and a digest stand for them
         digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
         metadata |= {"num_inputs": len(inputs), "inputs_digest": digest}
-        return ParquetWriter(self.operation, self.result_types, self.pass_through(), dim, self.dtype, metadata)
+        types, is_typed = self.result_types, all(isinstance(item, Source) and item.has_types for item in self.sources)
+        return ParquetWriter(self.operation, types, self.pass_through(), dim, self.dtype, metadata, is_typed=is_typed)
 
     def directory(self) -> JobDirectory:
         """Return the job directory of a spec with an output."""
@@ -235,7 +240,7 @@ class JobSpec:
         output, rejects = file_of(self.output) if self.output else None, self.rejects_file
         inputs = [source.file for source in self.sources if isinstance(source, Source) and source.is_file]
         if output:
-            if replaced := [file for file in inputs if _is_in(file, output) or _is_in(file, job_directory_of(output))]:
+            if replaced := [file for file in inputs if is_in(file, output) or is_in(file, job_directory_of(output))]:
                 raise FileError(f"the output would replace an input: `{replaced[0].url}`; choose another output")
             if not output.is_folder and output.is_special():
                 hint = "end --output with / to write a folder of parts"
@@ -243,22 +248,13 @@ class JobSpec:
         if not rejects:
             return
         hint = f"`{rejects.url}`; name another file with --rejects"
-        if any(_is_in(rejects, file) for file in inputs):
+        if any(is_in(rejects, file) for file in inputs):
             raise FileError(f"the rejected rows would replace an input: {hint}")
         if rejects.is_folder or rejects.is_special():
             raise FileError(f"not a regular file: {hint}")
-        if output and _is_in(rejects, rejects_of(output)):
+        if output and is_in(rejects, rejects_of(output)):
             return
-        if output and (_is_in(rejects, output) or _is_in(rejects, job_directory_of(output))):
+        if output and (is_in(rejects, output) or is_in(rejects, job_directory_of(output))):
             raise FileError(f"--rejects lies in the output or its job directory: {hint}")
         if rejects.is_local and not os.path.isdir(os.path.dirname(rejects.path)):
             raise FileError(f"cannot write `{rejects.url}`: {os.strerror(errno.ENOENT)}")
-
-
-def _is_in(file: File, folder: File) -> bool:
-    """Return True if a file is the folder, or lies in it. Links are followed."""
-
-    def place(item: File) -> str:
-        return os.path.realpath(item.path) if item.is_local else item.path.rstrip("/")
-
-    return file.system.protocol == folder.system.protocol and f"{place(file)}/".startswith(f"{place(folder)}/")

@@ -8,6 +8,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +71,11 @@ class File:
         """Return a file in this folder."""
         return self.beside(f"/{name}")
 
+    def is_directory(self) -> bool:
+        """Return True if it exists and is a folder."""
+        with file_errors(f"cannot read `{self.url}`", self):
+            return bool(self.system.isdir(self.path))
+
     def is_special(self) -> bool:
         """Return True if it exists and is not a regular file."""
         with file_errors(f"cannot read `{self.url}`", self):
@@ -129,8 +135,19 @@ def absolute(url: str) -> str:
     return path.rstrip("/") + "/" * url.endswith("/") if isinstance(system, LocalFileSystem) else url
 
 
+def is_in(file: File, folder: File) -> bool:
+    """Return True if a file is the folder, or lies in it. Links are followed."""
+
+    def place(item: File) -> str:
+        return os.path.realpath(item.path) if item.is_local else item.path.rstrip("/")
+
+    return file.system.protocol == folder.system.protocol and f"{place(file)}/".startswith(f"{place(folder)}/")
+
+
 def find_files(patterns: Sequence[str]) -> list[File]:
-    """Return the files that match patterns. The files of one pattern are sorted by name.
+    """Return the files that match patterns, and those in folders. The files of one pattern are sorted by name.
+
+    As other programs do, it passes over names in a folder that begin with `_` or `.`: marks and unfinished files.
 
     Raises:
         FileError: when nothing matches a pattern, or a file does not exist.
@@ -140,18 +157,29 @@ def find_files(patterns: Sequence[str]) -> list[File]:
         file = file_of(pattern)
         with file_errors(f"cannot read `{pattern}`", file):
             if not set("*?[") & set(pattern) or file.exists():
-                file.system.info(file.path)  # raises with the reason if it does not exist
-                found.append(file)
-                continue
-            protocol, mark, path = pattern.rpartition("://")
-            paths = [item for item in sorted(file.system.glob(path)) if file.system.isfile(item)]
-        if not paths:
+                is_folder = file.system.info(file.path)["type"] == "directory"  # raises if it does not exist
+                files = _files_in(file) if is_folder else [file]
+            else:
+                files = _matching(file.system, pattern)
+        if not files:
             raise FileError(f"no file matches `{pattern}`")
-        for path in paths:  # named as the user would write it
-            local = path if pattern.startswith("/") else os.path.relpath(path)
-            url = f"{protocol}{mark}{path.lstrip('/')}" if mark else local
-            found.append(File(file.system, path, url))
+        found += files
     return found
+
+
+def _files_in(folder: File) -> list[File]:
+    root = folder.path.rstrip("/")
+    names = [path[len(root) :] for path in sorted(folder.system.find(root))]
+    return [folder.beside(name) for name in names if not re.search("/[._]", name)]
+
+
+def _matching(system: Any, pattern: str) -> list[File]:
+    protocol, mark, glob = pattern.rpartition("://")
+    files = []
+    for path in filter(system.isfile, sorted(system.glob(glob))):
+        local = path if pattern.startswith("/") else os.path.relpath(path)  # named as the user would write it
+        files.append(File(system, path, f"{protocol}{mark}{path.lstrip('/')}" if mark else local))
+    return files
 
 
 @contextmanager
@@ -191,9 +219,7 @@ def open_read(file: File) -> Iterator[tuple[BinaryIO, Callable[[], float]]]:
             hint = "unpack the archive, or compress the file as .gz, .bz2, .xz or .zst"
             raise FileError(f"cannot read `{file.url}`: {hint}")
         if file.is_local and file.is_special():
-            special = "not a regular file; pipe its content to standard input, `-i -`"
-            folder = "Is a directory; name the files in it with a pattern in quotes"
-            raise FileError(f"cannot read `{file.url}`: {folder if os.path.isdir(file.path) else special}")
+            raise FileError(f"cannot read `{file.url}`: not a regular file; pipe its content to standard input, `-i -`")
         raw = file.system.open(file.path, "rb")
         size = file.system.size(file.path) or 1
     with raw:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import pyarrow as pa
 
+from bertline.jobs.rows import plain
 from bertline.jobs.storage import FileError
 
 _SCALARS = {str: pa.string(), int: pa.int64(), float: pa.float32(), bool: pa.bool_()}
-_CONVERSION_ERRORS = (ValueError, TypeError, NotImplementedError, OverflowError, RecursionError)
+CONVERSION_ERRORS = (ValueError, TypeError, NotImplementedError, OverflowError)
 """Errors of pyarrow for a value that a type cannot hold."""
+TEXT = pa.string()
+MIXED = {b"bertline": b"text"}
+"""Metadata of a column with values that no one type can hold."""
+_NO_KEYS = "{}"
+_OBJECT = pa.struct([(_NO_KEYS, pa.null())])
+"""Type of objects without keys, as Parquet cannot store one without fields."""
+_MAX_DEPTH, _MAX_FIELDS = 32, 256
+"""Limits of nested types: deeper lists, and objects with more keys (ids, perhaps), become text."""
 
 # ---- results and pass-through columns
 
@@ -27,94 +37,140 @@ def arrow_type(kind: Any) -> pa.DataType:
     return _SCALARS[kind]
 
 
-def infer(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
-    """Infer columns and types of rows; string where nothing is known."""
-    all_names = dict.fromkeys(name for row in rows for name in row)
-    names = [name for name in all_names if not any("\ud800" <= char <= "\udfff" for char in name)]
-    return pa.schema([(name, _infer_type([row.get(name) for row in rows])) for name in names])
+def rows_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Convert rows of JSON values to a table. A column that no one type can hold becomes text, see `_array`."""
+    names = dict.fromkeys(chain.from_iterable(rows))
+    columns = {}
+    for name in names:
+        mixed: list[Any] = []
+        array = _array([row.get(name) for row in rows], mixed)
+        columns[_utf8(name)] = (array, MIXED if mixed else None)
+    schema = pa.schema([pa.field(name, array.type, metadata=mark) for name, (array, mark) in columns.items()])
+    return pa.Table.from_arrays([array for array, _ in columns.values()], schema=schema)
 
 
-def _infer_type(values: Sequence[Any]) -> pa.DataType:
-    """Return the type of all values, or of the first value if types are mixed."""
-    for candidate in chain([values], ([value] for value in values if value is not None)):
-        with suppress(*_CONVERSION_ERRORS):
-            return _storable(pa.array(candidate).type)
-    return pa.string()
+def _array(values: Sequence[Any], mixed: list[Any], depth: int = 0) -> pa.Array:
+    """Convert JSON values to an array that holds all of them: numbers that fit, lists, objects with all their keys.
+
+    Values of other kinds together become text, strings as they are and the rest as JSON, and are appended to `mixed`.
+    Lone surrogates become escapes, as in JSON lines.
+    """
+    known = [value for value in values if value is not None]
+    kinds, is_missing = set(map(type, known)), pa.array([value is None for value in values], pa.bool_())
+    if kinds == {dict} and depth < _MAX_DEPTH:
+        names = dict.fromkeys(chain.from_iterable(known))
+        if len(names) <= _MAX_FIELDS:
+            fields = {
+                _utf8(name): _array([None if item is None else item.get(name) for item in values], mixed, depth + 1)
+                for name in names
+            } or {_NO_KEYS: pa.nulls(len(values))}
+            return pa.StructArray.from_arrays(list(fields.values()), list(fields), mask=is_missing)
+    elif kinds == {list} and depth < _MAX_DEPTH:
+        offsets = pa.array(accumulate((len(value or ()) for value in values), initial=0), pa.int32())
+        items = _array(list(chain.from_iterable(known)), mixed, depth + 1)
+        return pa.ListArray.from_arrays(offsets, items, mask=is_missing)
+    elif kinds <= {int, float} or kinds in ({str}, {bool}):
+        with suppress(*CONVERSION_ERRORS):
+            return pa.array(values)
+    if kinds != {str}:
+        mixed += known
+    return pa.array([None if value is None else _utf8(_text(value)) for value in values], TEXT)
 
 
-def _storable(kind: pa.DataType) -> pa.DataType:
-    """Replace parts of a type that are unknown (null), or that Parquet cannot store (empty structs), by string."""
-    if pa.types.is_list(kind):
-        return pa.list_(_storable(kind.value_type))
-    if pa.types.is_struct(kind) and kind.num_fields:
-        return pa.struct([(field.name, _storable(field.type)) for field in kind])
-    return pa.string() if pa.types.is_null(kind) or pa.types.is_struct(kind) else kind
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=plain)
 
 
-def mismatch(row: Mapping[str, Any], schema: pa.Schema) -> str:
-    """Return why a row does not fit the columns; empty if it does."""
-    for name, value in row.items():
-        if name not in schema.names:
-            return f"`{name}` is not a column of the first rows; leave it out with --drop, or write JSONL"
-        field = schema.field(name)
-        if rows_table([{name: value}], pa.schema([field])) is None:
-            return (
-                f"`{name}` is not of type {field.type}, as in the first rows; correct it, leave it out with --drop, or "
-                "write JSONL"
-            )
-    return ""
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _is_lossless(kind: pa.DataType, value: Any) -> bool:
-    """Return True if pyarrow converts a value without loss. It drops unknown keys, makes a list of a string's letters,
-    1.0 of true and 9 of 9.99."""
-    if value is None:
-        return True
-    if isinstance(value, str):
-        return not pa.types.is_list(kind)
-    if pa.types.is_list(kind):
-        return isinstance(value, list) and all(_is_lossless(kind.value_type, item) for item in value)
-    if pa.types.is_struct(kind):
-        known = {field.name: field.type for field in kind}
-        return isinstance(value, Mapping) and all(
-            name in known and _is_lossless(known[name], item) for name, item in value.items()
-        )
-    if pa.types.is_integer(kind):
-        return not isinstance(value, float) or value.is_integer()
-    return not (pa.types.is_floating(kind) and isinstance(value, bool))
+# ---- columns of several parts
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table | None:
-    """Convert rows to a table; None if one of them does not fit."""
-    kinds = {field.name: field.type for field in schema}
-    values = ((name, value) for row in rows for name, value in row.items())
-    if not all(name in kinds and _is_lossless(kinds[name], value) for name, value in values):
-        return None
-    try:
-        return pa.Table.from_pylist(list(rows), schema=schema)
-    except _CONVERSION_ERRORS:
-        return None
+def merged(left: Iterable[pa.Field], right: Iterable[pa.Field]) -> list[pa.Field]:
+    """Return the columns of two tables, with types that hold the values of both; text where there is none."""
+    lefts, rights = {field.name: field for field in left}, {field.name: field for field in right}
+    fields = []
+    for name, either in (lefts | rights).items():
+        if name not in lefts or name not in rights:
+            fields.append(either.with_nullable(True))
+            continue
+        one, other = lefts[name], rights[name]
+        kind, metadata = _merged_type(one.type, other.type), {**(one.metadata or {}), **(other.metadata or {})}
+        fields.append(pa.field(name, kind, one.nullable or other.nullable, metadata or None))
+    return fields
 
 
-def with_schema(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
-    """Return the columns of a table in the order and types of a schema.
+def _merged_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    if left == right or pa.types.is_null(right):
+        return left
+    if pa.types.is_null(left):
+        return right
+    if pa.types.is_struct(left) and pa.types.is_struct(right):
+        fields = [field for field in merged(left, right) if field != _OBJECT.field(0)] or list(_OBJECT)
+        return pa.struct(fields) if len(fields) <= _MAX_FIELDS else TEXT
+    if pa.types.is_list(left) and pa.types.is_list(right):
+        return pa.list_(_merged_type(left.value_type, right.value_type))
+    if pa.types.is_dictionary(left) != pa.types.is_dictionary(right):
+        left, right = (item.value_type if pa.types.is_dictionary(item) else item for item in (left, right))
+        return _merged_type(left, right)
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):
+        schemas = [pa.schema([("", kind)]) for kind in (left, right)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    return TEXT
+
+
+def storable(field: pa.Field) -> pa.Field:
+    """Replace parts of a type of which nothing is known (only null, or only objects without keys) by text."""
+    return field.with_type(_changed(field.type, lambda kind: TEXT if kind in (pa.null(), _OBJECT) else kind))
+
+
+def becomes_text(old: pa.DataType, new: pa.DataType) -> bool:
+    """Return True if `converted` turns values other than strings into text."""
+    if new == TEXT:
+        return not any(test(old) for test in (pa.types.is_string, pa.types.is_null, pa.types.is_dictionary))
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return any(becomes_text(field.type, new.field(field.name).type) for field in old if field != _OBJECT.field(0))
+    return pa.types.is_list(old) and pa.types.is_list(new) and becomes_text(old.value_type, new.value_type)
+
+
+def converted(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
+    """Convert a column to a type of `merged` that it is a part of.
 
     Raises:
-        FileError: when the columns differ.
+        ArrowInvalid: when a value does not fit: a large integer into a float, for example.
+        FileError: when the column cannot be converted at all.
     """
-    differing = sorted(set(table.column_names) ^ set(schema.names))
-    reason = f"only one of them has {', '.join(differing)}"
-    try:
-        if not differing:
-            return table.select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        reason = str(error)
-    raise FileError(f"schema of {name} differs from earlier files: {reason}; select common columns with --keep")
+    if column.type == kind:
+        return column
+    if not becomes_text(column.type, kind):
+        return column.cast(kind)
+    values = [_fitted(row[""], kind) for row in to_rows(pa.table({"": column}), name)]
+    return pa.chunked_array([pa.array(values, kind)])
+
+
+def _fitted(value: Any, kind: pa.DataType) -> Any:
+    """Turn the parts of a value into text that are text in a type. Keys without a value are left out."""
+    if value is None:
+        return None
+    if kind == TEXT:
+        return _text(_without_nulls(value))
+    if pa.types.is_struct(kind):
+        return {field.name: _fitted(value.get(field.name), field.type) for field in kind}
+    return [_fitted(item, kind.value_type) for item in value] if pa.types.is_list(kind) else value
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return list(map(_without_nulls, value)) if isinstance(value, list) else value
 
 
 def side_by_side(left: pa.Table, right: pa.Table) -> pa.Table:
     """Return one table with the columns of two. A table without columns does not know its number of rows."""
-    schema = pa.schema([*left.schema, *right.schema])
+    metadata = {**(left.schema.metadata or {}), **(right.schema.metadata or {})}
+    schema = pa.schema([*left.schema, *right.schema], metadata)
     return pa.Table.from_arrays([*left.columns, *right.columns], schema=schema)
 
 
@@ -164,7 +220,9 @@ def _convert(table: pa.Table, change: Callable[[pa.DataType], pa.DataType], name
 
 
 def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Apply `change` to a type and to all types nested in it."""
+    """Apply `change` to a type, or else to all types nested in it."""
+    if (new := change(kind)) != kind:
+        return new
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_changed(field.type, change)) for field in kind])
     if pa.types.is_map(kind):
@@ -177,4 +235,4 @@ def _changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) ->
         return pa.list_(kind.value_field.with_type(_changed(kind.value_type, change)), kind.list_size)
     if pa.types.is_dictionary(kind) and change(kind.value_type) != kind.value_type:
         return change(kind.value_type)
-    return change(kind)
+    return kind

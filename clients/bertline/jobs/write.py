@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import datetime
 import json
 import os
 import sys
@@ -14,12 +12,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bertline.jobs.rows import Chunk, Selection
+from bertline.jobs.rows import Chunk, Rejection, Selection, plain
 from bertline.jobs.storage import File, FileError, open_read
 from bertline.operations.base import Operation
 
 ROW_NUMBER, FILE = "row_number", "file"
 """Output columns that identify the input row: its number in its file, from 1, and the file if there are several."""
+REASON = "reason"
+"""Output column with the reason why a row was rejected, if the output keeps such rows."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PassThrough:
 
     selection: Selection
     result_names: Collection[str]
-    """Columns of the results. An input column of the same name is renamed to `input_...`."""
+    """Columns of the results, perhaps REASON. An input column of the same name is renamed to `input_...`."""
     position_names: Sequence[str] = ()
     """ROW_NUMBER and FILE, if they are written. An input column of the same name is renamed, too."""
 
@@ -43,8 +43,21 @@ class PassThrough:
             names[name] = free
         return names
 
+    def indices(self, chunk: Chunk) -> list[int]:
+        """Return the indices of the rows to write: those that have results, and with REASON all."""
+        return list(range(len(chunk.rows))) if REASON in self.result_names else chunk.answered()
+
+    def results(self, operation: Operation, results: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Convert results to JSON objects; those of rejected rows have nulls and the reason."""
+        reason = {REASON: None} if REASON in self.result_names else {}
+        for result in results:
+            if isinstance(result, Rejection):
+                yield dict.fromkeys(self.result_names) | {REASON: result.reason}
+            else:
+                yield operation.result(result) | reason
+
     def rows(self, chunk: Chunk, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return these columns of some rows of a chunk, as JSON objects."""
+        """Return these columns of some rows of a chunk, as JSON objects. A row that could not be read has none."""
         if chunk.tables:
             from bertline.jobs import tables
 
@@ -52,7 +65,7 @@ class PassThrough:
             return tables.to_rows(table, chunk.name) if table.column_names else [{} for _ in indices]
         rows, known = [], dict[tuple[str, ...], dict[str, str]]()
         for index in indices:
-            fields = chunk.rows[index].fields
+            fields = {} if chunk.rows[index].reason else chunk.rows[index].fields
             columns = tuple(fields)
             if columns not in known:
                 known[columns] = self.names(columns)
@@ -65,20 +78,27 @@ class PassThrough:
         return {name: position[name] for name in self.position_names}
 
     def table(self, chunk: Chunk, indices: Sequence[int]) -> Any:
-        """Return these columns of some rows of a Parquet chunk, as a pyarrow.Table with the types of the file."""
+        """Return these columns of some rows of a Parquet chunk, as a pyarrow.Table with types and metadata of the file.
+
+        In a row that could not be read they are null.
+        """
         import pyarrow
 
         from bertline.jobs import tables
 
         table = pyarrow.Table.from_batches(chunk.tables)
-        names = self.names(table.column_names)
+        names, metadata = self.names(table.column_names), table.schema.metadata
         table = tables.without_views(table.select(list(names)).rename_columns(list(names.values())))
         types = {ROW_NUMBER: pyarrow.int64(), FILE: pyarrow.string()}
         positions = pyarrow.Table.from_pylist(
             [self._position(chunk, index) for index in indices],
             schema=pyarrow.schema([(name, types[name]) for name in self.position_names]),
         )
-        return tables.side_by_side(positions, table.take(pyarrow.array(indices, pyarrow.int64())))
+        readable = pyarrow.array([None if chunk.rows[index].reason else index for index in indices], pyarrow.int64())
+        fields = [field.with_nullable(True) if readable.null_count else field for field in table.schema]
+        schema = pyarrow.schema(fields, metadata)
+        taken = pyarrow.Table.from_arrays(table.take(readable).columns, schema=schema)
+        return tables.side_by_side(positions, taken)
 
 
 class Writer:
@@ -86,22 +106,17 @@ class Writer:
 
     suffix: str
     """Suffix of its files."""
-    has_columns = True
-    """True if the columns of the output are known."""
 
-    def resume(self, parts: Iterable[File]) -> None:
-        """Go on with the columns of parts that another run or process wrote."""
-
-    def incomplete(self, parts: Iterable[File]) -> Iterable[File]:
-        """Return the parts that lack columns, which were not known yet; they have no rows."""
+    def settle(self, parts: Sequence[File]) -> Sequence[File]:
+        """Decide on the columns of the output when all parts are there; return the parts that have others."""
         return ()
 
     def write(self, chunk: Chunk, stream: BinaryIO) -> None:
-        """Write the rows of a chunk that have results. Reject those that the format cannot hold."""
+        """Write the rows of a chunk."""
         raise NotImplementedError
 
     def join(self, parts: Sequence[File], stream: BinaryIO) -> None:
-        """Write the rows of all parts as one file."""
+        """Write the rows of some parts as one file, with the columns of `settle`."""
         raise NotImplementedError
 
 
@@ -115,9 +130,10 @@ class JsonlWriter(Writer):
 
     def write(self, chunk: Chunk, stream: BinaryIO) -> None:
         """See Writer."""
-        indices = chunk.answered()
-        for row, index in zip(self._pass_through.rows(chunk, indices), indices, strict=True):
-            stream.write(json_line({**row, **self._operation.result(chunk.results[index])}))
+        indices = self._pass_through.indices(chunk)
+        results = self._pass_through.results(self._operation, (chunk.results[index] for index in indices))
+        for row, result in zip(self._pass_through.rows(chunk, indices), results, strict=True):
+            stream.write(json_line({**row, **result}))
 
     def join(self, parts: Sequence[File], stream: BinaryIO) -> None:
         """See Writer."""
@@ -136,12 +152,7 @@ class NpyWriter(Writer):
 
     def write(self, chunk: Chunk, stream: BinaryIO) -> None:
         """See Writer."""
-        indices = chunk.answered()
-        vectors = [chunk.results[index] for index in indices]
-        missing = np.nan if np.dtype(self._dtype).kind == "f" else 0
-        array = np.full((len(chunk.results), len(vectors[0]) if vectors else self._dim), missing, dtype=self._dtype)
-        if indices:
-            array[indices] = np.stack(vectors)
+        array = stacked(chunk.results, self._dim, self._dtype)
         np.lib.format.write_array(stream, array)
 
     def join(self, parts: Sequence[File], stream: BinaryIO) -> None:
@@ -160,6 +171,17 @@ class NpyWriter(Writer):
             with open_read(part) as (read, _):
                 _npy_shape(read)
                 copy(read, stream)
+
+
+def stacked(results: Sequence[Any], dim: int, dtype: str) -> np.ndarray:
+    """Return vectors as one array [rows, dim]; NaN for rejected rows, and 0 if the numbers are whole."""
+    is_answered = np.array([not isinstance(result, Rejection) for result in results], bool)
+    vectors = [result for result in results if not isinstance(result, Rejection)]
+    missing = np.nan if np.dtype(dtype).kind == "f" else 0
+    array = np.full((len(results), len(vectors[0]) if vectors else dim), missing, dtype=dtype)
+    if vectors:
+        array[is_answered] = np.stack(vectors)
+    return array
 
 
 def _npy_shape(stream: BinaryIO) -> tuple[int, int]:
@@ -191,23 +213,14 @@ def json_line(row: Mapping[str, Any]) -> bytes:
     which JSON does not have, become null.
     """
     try:
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_plain)
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
     except ValueError:
-        plain = json.loads(json.dumps(row, default=_plain), parse_constant=lambda name: None)
-        text = json.dumps(plain, ensure_ascii=False)
+        finite = json.loads(json.dumps(row, default=plain), parse_constant=lambda name: None)
+        text = json.dumps(finite, ensure_ascii=False)
     if not text.isascii():
         for char, escape in _LINE_ENDS.items():
             text = text.replace(char, escape)
     return text.encode("utf-8", "backslashreplace") + b"\n"
-
-
-def _plain(value: Any) -> Any:
-    """Return a string or number for a value of Parquet that JSON has no type for."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    return value.total_seconds() if isinstance(value, datetime.timedelta) else str(value)
 
 
 def print_error(message: str) -> None:
