@@ -177,11 +177,13 @@ def for_openvino():
 
 @pytest.fixture(scope="module")
 def in_openvino(for_openvino, checkpoints, texts, tmp_path_factory):
-    """Export a model in int8 for OpenVINO."""
+    """Export a model in int8 for OpenVINO. SmoothQuant, which is closer to PyTorch, is 10% slower."""
     folder = tmp_path_factory.mktemp("openvino")
     (folder / "texts.txt").write_text("\n".join(texts * 4))
     data = ExportData(texts=folder / "texts.txt")
-    return export_checkpoint(checkpoints["plain"], folder / "plain/1", for_openvino, data=data)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("export.pipeline.compare_precisions", lambda *_, **__: {"SmoothQuant int8": 1.1})
+        return export_checkpoint(checkpoints["plain"], folder / "plain/1", for_openvino, data=data)
 
 
 def outputs_of(directory, execution, arrays):

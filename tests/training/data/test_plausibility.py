@@ -74,12 +74,12 @@ MARKED = [("a", "1"), ("b", "-1"), ("", "1"), ("c", ""), ("d", "0")]
 
 
 @pytest.mark.parametrize("read", [read_classification, read_regression, read_multiple_choice])
-@pytest.mark.parametrize(("flags", "kept"), [({"skip_empty": True}, "abd"), ({"unlabelled": ("-1",)}, "ad")])
+@pytest.mark.parametrize(("flags", "kept"), [({"skip_empty": True}, "abd"), ({"no_label": ("-1",)}, "ad")])
 def test_rows_without_a_label_are_left_out(read, flags, kept, tmp_path):
     """Empty rows are left out if the user says so, and those with a label that marks none; a note counts them."""
     is_choice = read is read_multiple_choice
     rows = [{"choices": [text, "x"] if text else None, "text": text, "label": label} for text, label in MARKED]
-    if is_choice and "unlabelled" not in flags:
+    if is_choice and "no_label" not in flags:
         rows.pop(1)  # no number of a choice
         kept = "ad"
 
