@@ -134,7 +134,7 @@ def test_pipeline_ships_models_and_a_page(line, monkeypatch, capfd):
     assert "recipe" in found["pets"]
     assert found["sentiment"]["ways"]["test"]["served int8"]["same"] >= 38
     assert {*found["sentiment"]["training"]} == {
-        *("dev", "teacher, sentiment-teacher", "fine-tuned", "majority label", "num_dev_examples")
+        *("dev", "by_class", "teacher, sentiment-teacher", "fine-tuned", "majority label", "num_dev_examples")
     }
     assert found["sentiment"]["cost"]["num_runs"] == 3
     assert found["sentiment"]["beyond"]["everyday"]["of"] == 40
