@@ -22,12 +22,14 @@ from tasks.classification import Classification, sigmoid
 from tasks.features import Features
 from tasks.prompts import InputType
 from tasks.regression import Regression
-from tasks.spans import SpanExample, Spans, best_leads
+from tasks.spans import SpanExample, Spans, Window, best_leads
 from tasks.text.tokenizer import Tokens
 from tasks.token_embedding import TOKEN_VECTORS, TokenEmbedding, TokenFeatures
 
 RELEVANT: dict[tuple[str, ...], str] = {("0", "1"): "1", ("LABEL_0", "LABEL_1"): "LABEL_1"}
 """Labels of cross-encoders with two classes -> the one that means "fits"."""
+QUERY = -1
+"""Number of a query that is read alone, among the documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class RankingExample:
 
     query: str
     documents: tuple[str, ...]
+    num_unread: int = 0
+    """Number of further documents, which are not scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,10 @@ class DocumentWindow(Features):
 
 @dataclass(frozen=True)
 class Ranking(Task[RankingExample, Any, np.ndarray, TaskSettings]):
-    """Scores documents, [documents] float64; higher ones fit better. `settings` are those of the scoring task."""
+    """Scores documents, [documents] float64; higher ones fit better. `settings` are those of the scoring task.
+
+    Outputs may be None if there was no time for them. Documents with such windows are masked.
+    """
 
     name: ClassVar[str] = "rerank"
     settings_type: ClassVar[type[TaskSettings]] = TaskSettings
@@ -58,12 +65,25 @@ class Ranking(Task[RankingExample, Any, np.ndarray, TaskSettings]):
     raw_scores: bool = False
     """True for scores before the activation function: outputs of the network, log-odds, or leads."""
 
-    def decode(self, example: RankingExample, features: Sequence[Any], outputs: Sequence[Outputs]) -> np.ndarray:
-        scores = self._raw_scores(len(example.documents), features, outputs)
-        return scores if self.raw_scores else self._activated(scores)
+    def decode(self, example: RankingExample, features: Sequence[Any], outputs: Sequence[Outputs | None]) -> np.ndarray:
+        count, pairs = len(example.documents), list(zip(features, outputs, strict=True))
+        missing = {self._document(item) for item, output in pairs if output is None}
+        unscored = np.isin(np.arange(count), list(missing)) | (QUERY in missing)
+        if unscored.all():
+            return np.ma.masked_all(count)
+        found = [(item, output) for item, output in pairs if output is not None and self._document(item) not in missing]
+        scores = self._raw_scores(count, [item for item, _ in found], [output for _, output in found])
+        scores = scores if self.raw_scores else self._activated(scores)
+        return np.ma.array(scores, mask=unscored) if missing else scores
 
     def prediction_problem(self, prediction: np.ndarray) -> str:
-        return "" if is_finite(prediction) else NOT_FINITE  # log-odds of a logit that is minus infinity
+        scored = np.ma.compressed(prediction)
+        return "" if is_finite(scored) else NOT_FINITE  # log-odds of a logit that is minus infinity
+
+    def _document(self, features: Any) -> int:
+        """Return the number of the document that a window is of; `QUERY` for the query."""
+        number: int = features.document
+        return number
 
     @abstractmethod
     def _raw_scores(self, count: int, features: Sequence[Any], outputs: Sequence[Outputs]) -> np.ndarray:
@@ -157,13 +177,16 @@ class SpanRanking(Ranking):
     def _raw_scores(self, count: int, features: Sequence[Any], outputs: Sequence[Outputs]) -> np.ndarray:
         return best_leads(count, features, outputs, self.scorer.settings.max_answer_length)
 
+    def _document(self, features: Window) -> int:
+        return features.context
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenWindow(TokenFeatures):
     """A query, or one window of a document."""
 
     document: int
-    """Number of the document in the example; -1 for the query, which comes first."""
+    """Number of the document in the example; `QUERY` for the query, which comes first."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +208,7 @@ class TokenRanking(Ranking):
                 TokenWindow(
                     **reader.assemble(query.ids[: reader.capacity]),
                     num_truncated=max(0, len(query) - reader.capacity),
-                    document=-1,
+                    document=QUERY,
                 ),
                 *(
                     TokenWindow(**arrays, document=number)

@@ -294,7 +294,10 @@ def _null_scores(features: Sequence[Window], outputs: Sequence[Outputs]) -> dict
 def best_leads(
     count: int, features: Sequence[Window], outputs: Sequence[Outputs], max_answer_length: int
 ) -> np.ndarray:
-    """Return the lead of the best span of each context over the null score of the context, [contexts] float64."""
+    """Return the lead of the best span of each context over the null score of the context, [contexts] float64.
+
+    The lead of a context without windows is minus infinity.
+    """
     best, nulls = np.full(count, -np.inf), _null_scores(features, outputs)
     for window, output in zip(features, outputs, strict=True):
         starts = np.where(window.has_max_context, output["start_logits"], -np.inf)
@@ -303,7 +306,7 @@ def best_leads(
         following = np.append(ends, np.full(length - 1, -np.inf))
         best_ends = np.lib.stride_tricks.sliding_window_view(following, length).max(axis=1)
         best[window.context] = max((starts + best_ends).max(), best[window.context])
-    return best - [nulls[context] for context in range(count)]
+    return best - [nulls.get(context, 0.0) for context in range(count)]
 
 
 def answer_scores(examples: Sequence[SpanExample], texts: Sequence[str]) -> dict[str, float]:

@@ -164,6 +164,8 @@ class Ranking:
     """Documents of one query, best first; equal ones in the order of the list."""
 
     documents: tuple[RankedDocument, ...]
+    num_scored: int | None = None
+    """With `best_effort`, the number of documents that were scored."""
 
     @property
     def order(self) -> tuple[int, ...]:

@@ -16,6 +16,9 @@ from serving.core.job import Origin
 REQUEST_ID = "x-request-id"
 TRACE_CONTEXT = ("traceparent", "tracestate")
 PRIORITY, INTERACTIVE, BULK = "priority", "interactive", "bulk"
+REPLY_S, REPLY_FRACTION = 0.01, 0.05
+"""Time before the deadline at which a best-effort call ends its computation: seconds, and fraction of the time that
+the call had."""
 MAX_REPLY = "max-reply-bytes"
 _HTTP_PRIORITY = re.compile(r"\s*(u=.*|i\b.*)?")
 _ID = re.compile(r"[!-~]{1,128}")
@@ -124,6 +127,12 @@ class Call:
     def origin(self) -> Origin:
         """Caller and priority class, for the scheduler."""
         return Origin(self.caller, self.is_bulk)
+
+    def deadline_for(self, *, best_effort: bool) -> float | None:
+        """Return the deadline of the computation: earlier if its results are sent when it passes."""
+        if self.deadline_s is None or not best_effort:
+            return self.deadline_s
+        return self.deadline_s - REPLY_S - REPLY_FRACTION * (self.deadline_s - self.started_s)
 
     @property
     def method(self) -> str:

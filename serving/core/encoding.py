@@ -86,6 +86,11 @@ class TextEncoder:
             self._scheduler.latency_model.observe_request(model, num_bytes, len(windows), num_tokens)
         return completed, windows
 
+    def affordable_bytes(self, model: Model, deadline_s: float) -> float:
+        """Return the bytes of text that are worth tokenizing before a deadline: half more than can be computed."""
+        num_tokens = self._scheduler.affordable_tokens(model, deadline_s)
+        return 1.5 * self._scheduler.latency_model.estimate_bytes(model, num_tokens)
+
     def check_tokens(self, call: Call, model: Model, *, is_windowed: bool = False) -> Callable[[int], None]:
         """Return a callback for `Tokenizer.with_progress`, called with the number of further tokens.
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from serving.core.calls import Call
 from serving.core.encoding import TextEncoder
 from serving.core.errors import UnusableOutputError, Violation
+from serving.core.job import JobResult
 from serving.core.limits import ParseLimits, RequestLimits
 from serving.core.models import Model, Models
-from serving.core.scheduler import JobResult
 from tasks.features import Features
 
 
@@ -56,6 +56,8 @@ class Inference(ABC):
     """Features of each input: one sequence or several windows. Set by `encode`."""
     reply_bytes: int
     """Bytes of the reply, as far as it is large; reserved before the inputs are computed. Set by `encode`."""
+    best_effort: bool = False
+    """True if the deadline ends the computation instead of the call. `decode` then takes None for missing outputs."""
 
     @property
     def lengths(self) -> list[int]:
@@ -128,6 +130,10 @@ class Endpoint(ABC):
             num_bytes: size of the serialised request.
         """
         return num_bytes
+
+    def is_best_effort(self, request: Any) -> bool:
+        """Return whether a request wants what can be computed until its deadline."""
+        return False
 
     @abstractmethod
     def max_tokens(self, request: Any, model: Model) -> float:

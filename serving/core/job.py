@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Sequence, Sized
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from serving.core.errors import ComputeError
 
 
 class AbortableRun(Protocol):
@@ -100,6 +103,19 @@ def size_class(work_s: float) -> int:
     return math.frexp(work_s)[1]
 
 
+class JobFuture(Future[JobResult]):
+    """Future of a job, which is referred to weakly: a cycle would keep arrays until the garbage collector runs."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self.job = weakref.ref(job)
+
+    def end_early(self, now_s: float) -> None:
+        """End the job with the outputs that it has, as `Job.end_early`."""
+        if job := self.job():
+            job.end_early(now_s)
+
+
 class Job:
     """Groups of sequences that were submitted together; each group becomes one result."""
 
@@ -111,14 +127,16 @@ class Job:
         *,
         deadline_s: float | None,
         seconds_per_token: float,
+        best_effort: bool = False,
         origin: Origin = ANYONE,
         now_s: float = 0.0,
     ) -> None:
         self.model, self.deadline_s, self.seconds_per_token = model, deadline_s, seconds_per_token
+        self.best_effort = best_effort
         self.origin = origin
         self.num_waiting = 0
         """Number of entries in the queue."""
-        self.future: Future[JobResult] = Future()
+        self.future = JobFuture(self)
         self.entries = [
             Entry(self, group, index, sequence, len(sequence) * seconds_per_token)
             for group, sequences in enumerate(groups)
@@ -155,15 +173,33 @@ class Job:
     def deliver(self, entry: Entry, output: Any, now_s: float) -> None:
         """Store the output of an entry. The last entry finishes its group, the last group finishes the job."""
         with self._lock:
+            if not self._num_missing[entry.group]:  # the job has ended early
+                return
             outputs = self._outputs[entry.group]
             outputs[entry.index_in_group] = output
             self._num_missing[entry.group] -= 1
             if self._num_missing[entry.group] or self.future.done():
                 return
             self._outputs[entry.group] = []
-        result = self._finish(entry.group, outputs)
+        self._complete(entry.group, outputs, now_s)
+
+    def end_early(self, now_s: float) -> None:
+        """Finish all groups with the outputs that they have; missing ones are None."""
         with self._lock:
-            self._results[entry.group] = result
+            groups = [group for group, missing in enumerate(self._num_missing) if missing]
+            outputs = [self._outputs[group] for group in groups]
+            for group in groups:
+                self._num_missing[group], self._outputs[group] = 0, []
+        try:
+            for group, found in zip(groups, outputs, strict=True):
+                self._complete(group, found, now_s)
+        except ComputeError as error:
+            self.fail(error)
+
+    def _complete(self, group: int, outputs: list[Any], now_s: float) -> None:
+        result = self._finish(group, outputs)
+        with self._lock:
+            self._results[group] = result
             self._num_unfinished -= 1
             if self._num_unfinished:
                 return

@@ -15,6 +15,9 @@ many requests."""
 MIN_TOKENS = 3
 """Minimum tokens of a sequence: [CLS], a token, [SEP]."""
 
+USUAL_TOKEN_BYTES = 4.0
+"""Bytes of a token before the first observation."""
+
 MAX_RATIO = 10.0
 """An observed time counts as at most this multiple of the estimate. Otherwise one stall of the machine would make the
 server refuse the next requests. A lasting change still changes the estimate, in several steps."""
@@ -97,6 +100,11 @@ class LatencyModel:
         """Return the estimated tokens of a request; before the first observation the minimum of its inputs."""
         seen_bytes, seen_tokens = self._texts.get(model, (1.0, 0.0))
         return MIN_TOKENS * num_inputs + int(num_bytes * seen_tokens / seen_bytes)
+
+    def estimate_bytes(self, model: BatchModel, num_tokens: float) -> float:
+        """Return the estimated bytes of text that have `num_tokens`."""
+        seen_bytes, seen_tokens = self._texts.get(model, (USUAL_TOKEN_BYTES, 1.0))
+        return num_tokens * seen_bytes / max(1.0, seen_tokens)
 
     def reset(self, model: BatchModel) -> None:
         """Drop the observed batches of a model; keep those that were measured at load time."""

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,7 @@ from serving.core.errors import (
     RefusedError,
     TooLargeError,
 )
-from serving.core.job import ANYONE, AbortableRun, BatchModel, Entry, Job, JobResult, Origin
+from serving.core.job import ANYONE, AbortableRun, BatchModel, Entry, Job, JobFuture, Origin
 from serving.core.latency_model import LatencyModel
 from serving.core.queue import Queue
 
@@ -147,8 +146,18 @@ class Scheduler:
         """Return the number of tokens that wait for a model."""
         return self._queue.tokens[model]
 
+    def affordable_tokens(self, model: BatchModel, deadline_s: float) -> float:
+        """Return the estimated tokens that all cores compute before a deadline."""
+        return max(0.0, deadline_s - self._clock()) * self._num_cores / self.latency_model.seconds_per_token(model)
+
     def check(
-        self, model: BatchModel, num_tokens: int, deadline_s: float | None = None, *, origin: Origin = ANYONE
+        self,
+        model: BatchModel,
+        num_tokens: int,
+        deadline_s: float | None = None,
+        *,
+        best_effort: bool = False,
+        origin: Origin = ANYONE,
     ) -> None:
         """Raise the error that `submit` would raise for a job, before its texts are tokenized.
 
@@ -156,6 +165,7 @@ class Scheduler:
             model: model that computes the job.
             num_tokens: estimated tokens of the job.
             deadline_s: deadline in seconds on the scheduler's clock; None without one.
+            best_effort: as for `submit`.
             origin: caller and class of the job.
 
         Raises:
@@ -164,13 +174,13 @@ class Scheduler:
         estimate = self.latency_model.seconds_per_token(model)
         with self._report_refusal(model), self._changed:
             try:
-                self._admit(model, num_tokens, estimate, deadline_s, HEADROOM, origin)
+                self._admit(model, num_tokens, estimate, deadline_s, HEADROOM, origin, best_effort=best_effort)
             except (TooLargeError, DeadlineTooShortError):
                 initial = self.latency_model.initial_seconds_per_token(model)
                 if self._busy or self._queue.first() or initial >= estimate:
                     raise
                 # The server is idle: no batch would correct an estimate that is too high.
-                self._admit(model, num_tokens, initial, deadline_s, HEADROOM, origin)
+                self._admit(model, num_tokens, initial, deadline_s, HEADROOM, origin, best_effort=best_effort)
                 self.latency_model.reset(model)
 
     def submit(
@@ -180,8 +190,9 @@ class Scheduler:
         finish: Callable[[int, list[Any]], Any],
         *,
         deadline_s: float | None = None,
+        best_effort: bool = False,
         origin: Origin = ANYONE,
-    ) -> Future[JobResult]:
+    ) -> JobFuture:
         """Queue groups of sequences.
 
         Args:
@@ -190,6 +201,9 @@ class Scheduler:
             finish: converts the index and the outputs of a group to its result. Called in a worker as soon as a group
                 is complete, so that the outputs of large requests need not stay in memory.
             deadline_s: deadline in seconds on the scheduler's clock; None without one.
+            best_effort: True if the deadline ends the job with the outputs that it has by then; `finish` takes None
+                for the others. Batches that would end too late are not computed. Somebody must call `end_early` of the
+                future at the deadline, as all workers may be busy then.
             origin: caller and class of the job.
 
         Returns:
@@ -208,13 +222,23 @@ class Scheduler:
             finish,
             deadline_s=deadline_s,
             seconds_per_token=estimate,
+            best_effort=best_effort,
             origin=origin,
             now_s=self._clock(),
         )
         longest = max((len(entry.sequence) for entry in job.entries), default=0)
         with self._report_refusal(model), self._changed:
             try:
-                self._admit(model, job.num_tokens, estimate, deadline_s, FINAL_HEADROOM, origin, longest)
+                self._admit(
+                    model,
+                    job.num_tokens,
+                    estimate,
+                    deadline_s,
+                    FINAL_HEADROOM,
+                    origin,
+                    longest,
+                    best_effort=best_effort,
+                )
             except RefusedError:
                 job.entries.clear()  # breaks the reference cycle of job and entries: no garbage collector needed
                 raise
@@ -292,6 +316,8 @@ class Scheduler:
         headroom: float,
         origin: Origin,
         longest: int = 0,
+        *,
+        best_effort: bool,
     ) -> None:
         """Raise an error if a job cannot be done in time.
 
@@ -303,6 +329,8 @@ class Scheduler:
         wait_s = self._wait_s(now_s, estimate_wait.work_ahead_s, self._cores(model))
         # Sequences may run in parallel on all cores; one sequence alone uses only the cores of its batch.
         own_s = max(longest * seconds_per_token / self._cores(model), work_s / self._num_cores)
+        if best_effort and deadline_s is not None:
+            own_s, deadline_s = min(own_s, max(0.0, deadline_s - now_s)), None
         if own_s > self._max_queue_s:
             raise TooLargeError(
                 f"the request takes about {own_s:.1f} s, more than the limit of {self._max_queue_s:g} s (--max-queue-s "
@@ -439,15 +467,22 @@ class Scheduler:
             self._changed.notify()
 
     def _live(self, batch: list[Entry]) -> list[Entry]:
-        """Return the entries of jobs that have not ended; fail expired jobs."""
+        """Return the entries of jobs that have not ended and want their outputs; fail or end expired jobs."""
         now = self._clock()
         expired = {entry.job for entry in batch if entry.job.deadline_s is not None and entry.job.deadline_s <= now}
         for job in expired:
-            job.fail(ExpiredError("the deadline passed before the model was free"))
+            if job.best_effort:
+                job.end_early(now)
+            else:
+                job.fail(ExpiredError("the deadline passed before the model was free"))
         ended = Counter(entry.job for entry in batch if entry.job.future.done())
         for job, count in ended.items():
             self._report_dropped(job, count)
-        return [entry for entry in batch if entry.job not in ended]
+        ends_s = now + sum(entry.work_s for entry in batch) / self._cores(batch[0].model)
+        late = {
+            job for job in {entry.job for entry in batch} if job.best_effort and (job.deadline_s or ends_s) < ends_s
+        }
+        return [entry for entry in batch if entry.job not in ended and entry.job not in late]
 
     def _has_room(self) -> bool:
         """Return whether enough cores are free for the next entry."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,10 +14,11 @@ from serving.core.codec_pool import NUM_THREADS, SMALL_BYTES, CodecPool, FutureB
 from serving.core.encoding import TextEncoder
 from serving.core.endpoint import Endpoint, Inference, Reply, Request
 from serving.core.errors import RefusedError, TooLargeError, UnavailableError
+from serving.core.job import JobFuture
 from serving.core.limits import RequestLimits
 from serving.core.metrics import CODEC, TOKENIZE, Metrics
 from serving.core.models import Model, Models
-from serving.core.scheduler import JobResult, Scheduler
+from serving.core.scheduler import Scheduler
 
 ADMITTED_BYTES = 64 * 1024
 """Largest request that is parsed and admitted on the event loop, so that refusals do not wait for other requests."""
@@ -106,6 +108,10 @@ class InferenceService:
                 self._metrics.cache_looked_up(cached.model, hit=True)
                 return cached.data
 
+        def admit(model: Model, num_tokens: int, *, best_effort: bool) -> None:
+            deadline_s = call.deadline_for(best_effort=best_effort)
+            self._scheduler.check(model, num_tokens, deadline_s, best_effort=best_effort, origin=call.origin)
+
         def parse_and_admit() -> tuple[Inference, int, int]:
             message = request.parse(self.limits.for_parsing(call.check))
             model = endpoint.find_model(self.models, message)
@@ -115,9 +121,10 @@ class InferenceService:
             max_tokens = endpoint.max_tokens(message, model)
             read_bytes = endpoint.read_bytes(message, num_bytes)
             estimate = self._scheduler.latency_model.estimate_tokens(model, read_bytes, num_inputs)
-            num_tokens = int(min(estimate, max_tokens))
-            self._scheduler.check(model, num_tokens, call.deadline_s, origin=call.origin)
+            num_tokens, best_effort = int(min(estimate, max_tokens)), endpoint.is_best_effort(message)
+            admit(model, num_tokens, best_effort=best_effort)
             inference = endpoint.prepare(message, model, self.limits)
+            inference.best_effort = best_effort
             return inference, num_tokens, max(num_bytes, endpoint.encode_cost_bytes(message, num_bytes))
 
         inference, num_tokens, cost_bytes = await run(call, num_bytes, parse_and_admit, small=ADMITTED_BYTES)
@@ -125,9 +132,11 @@ class InferenceService:
         reserved_bytes = INPUT_BYTES * call.num_inputs + TOKEN_BYTES * num_tokens
         call.reserve_memory(reserved_bytes)
 
-        def encode_and_submit() -> tuple[float, Future[JobResult]]:
+        ends_s = call.deadline_for(best_effort=inference.best_effort)
+
+        def encode_and_submit() -> tuple[float, JobFuture]:
             if cost_bytes > SMALL_BYTES:  # it waited for a thread, and others may have filled the queue since
-                self._scheduler.check(model, num_tokens, call.deadline_s, origin=call.origin)
+                admit(model, num_tokens, best_effort=inference.best_effort)
             inference.encode(self.encoder, call, num_bytes)
             call.num_tokens = sum(inference.lengths)
             if (reply_bytes := call.reply_factor * inference.reply_bytes) > MAX_REPLY_BYTES:
@@ -136,7 +145,9 @@ class InferenceService:
                     "MiB); send fewer inputs per call"
                 )
             submitted_s, groups = time.monotonic(), inference.windows
-            future = self._scheduler.submit(model, groups, decode, deadline_s=call.deadline_s, origin=call.origin)
+            future = self._scheduler.submit(
+                model, groups, decode, deadline_s=ends_s, best_effort=inference.best_effort, origin=call.origin
+            )
             return submitted_s, future
 
         submitted_s, future = await run(call, cost_bytes, encode_and_submit, _cancel_submitted)
@@ -150,7 +161,14 @@ class InferenceService:
                 future.cancel()
                 raise
 
-        done = await self._futures.wait(future)
+        timer = None
+        if inference.best_effort and ends_s is not None:
+            timer = asyncio.get_running_loop().call_later(ends_s - time.monotonic(), lambda: future.end_early(ends_s))
+        try:
+            done = await self._futures.wait(future)
+        finally:
+            if timer:
+                timer.cancel()
         call.stages.append(Stage("queue", submitted_s, done.queue_s))
         call.stages.append(Stage("inference", submitted_s + done.queue_s, done.inference_s))
 
@@ -159,7 +177,7 @@ class InferenceService:
         self._metrics.decoded(model, sum(decode.seconds) + sum(serialize.seconds))
         if self._cache is not None:
             self._metrics.cache_looked_up(model, hit=False)
-            if models is self.models:  # else another version may answer the same request now
+            if models is self.models and not inference.best_effort:  # else another version may answer the same request
                 cached = CachedReply(model, call.num_inputs, call.num_tokens, reply.without_timings)
                 self._metrics.cache_evicted(self._cache.put(key, cached))
         return reply.data
@@ -184,6 +202,6 @@ def record_model(call: Call, model: Model, num_inputs: int) -> None:
     call.model, call.num_inputs = f"{model.manifest.name}/{model.manifest.version}", num_inputs
 
 
-def _cancel_submitted(result: Future[tuple[float, Future[JobResult]]]) -> None:
+def _cancel_submitted(result: Future[tuple[float, JobFuture]]) -> None:
     if not result.cancelled() and not result.exception():
         result.result()[1].cancel()

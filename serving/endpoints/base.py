@@ -16,9 +16,9 @@ from serving.core.codec_pool import SEQUENCE_BYTES
 from serving.core.encoding import TextEncoder
 from serving.core.endpoint import Endpoint, Inference, Reply, check_usable
 from serving.core.errors import InvalidRequestError, Violation
+from serving.core.job import JobResult
 from serving.core.limits import RequestLimits
 from serving.core.models import Model, Models
-from serving.core.scheduler import JobResult
 from serving.endpoints.wire import serialize_elements
 from tasks.base import AnyTask, InvalidExample
 from tasks.features import Features
@@ -88,6 +88,10 @@ class TextEndpoint(Endpoint):
         """
         return list(getattr(request, self.inputs))
 
+    def within(self, examples: list[Any], num_bytes: float) -> tuple[list[Any], int]:
+        """Return the part of the examples of a best-effort request that has `num_bytes` of text, and its bytes."""
+        raise NotImplementedError
+
     def windowed_fields(self, request: Any) -> frozenset[str]:
         """Return the fields of the examples that are split into windows and may have any length."""
         return frozenset()
@@ -137,16 +141,22 @@ class TextInference(Inference):
     windows: Sequence[Sequence[Features]] = ()
     tokenize_s: float = 0.0
     reply_bytes: int = 0
+    best_effort: bool = False
 
     def encode(self, encoder: TextEncoder, call: Call, num_bytes: int) -> None:
         """Encode the inputs, and check the size of the reply."""
         endpoint, message = self.endpoint, self.request
+        examples, read_bytes = endpoint.examples(message, self.task), endpoint.read_bytes(message, num_bytes)
+        ends_s = call.deadline_for(best_effort=self.best_effort)
+        if self.best_effort and ends_s is not None:
+            affordable = encoder.affordable_bytes(self.model, ends_s)
+            examples, read_bytes = endpoint.within(examples, affordable)
         self.examples, self.windows = encoder.encode(
             call,
             self.model,
             self.task,
-            endpoint.examples(message, self.task),
-            num_bytes=endpoint.read_bytes(message, num_bytes),
+            examples,
+            num_bytes=read_bytes,
             truncate=message.truncate if message.HasField("truncate") else None,
             windowed=endpoint.windowed_fields(message),
             field_path=lambda invalid: endpoint.field_path(invalid, message),
@@ -160,7 +170,8 @@ class TextInference(Inference):
         """Decode the outputs for one input, and convert them to its part of the reply."""
         example = self.examples[index]
         path = f"{self.endpoint.inputs}[{index}]"
-        check_usable(self.model, self.model.task.outputs_problem(outputs), path)
+        computed = [output for output in outputs if output is not None]
+        check_usable(self.model, self.model.task.outputs_problem(computed), path)
         prediction = self.task.decode(example, self.windows[index], outputs)
         check_usable(self.model, self.task.prediction_problem(prediction), path)
         return self.endpoint.result(prediction, example, self.task, self.request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -55,9 +55,29 @@ class Rerank(TextEndpoint):
     def windowed_fields(self, request: pb.RerankRequest) -> frozenset[str]:
         return frozenset({"documents"})
 
-    def result(self, prediction: np.ndarray, example: Any, task: Ranking, request: pb.RerankRequest) -> bytes:
+    def is_best_effort(self, request: pb.RerankRequest) -> bool:
+        return request.best_effort
+
+    def within(self, examples: list[RankingExample], num_bytes: float) -> tuple[list[RankingExample], int]:
+        kept, size = [], 0
+        for example in examples:
+            query_bytes, documents = len(example.query.encode()), example.documents
+            count = 0
+            while count < len(documents) and size <= num_bytes:
+                size += query_bytes + len(documents[count].encode())
+                count += 1
+            kept.append(replace(example, documents=documents[:count], num_unread=len(documents) - count))
+        return kept, size
+
+    def result(
+        self, prediction: np.ndarray, example: RankingExample, task: Ranking, request: pb.RerankRequest
+    ) -> bytes:
         scores = prediction.astype(np.float32)  # as the reply has them, so that equal ones keep their order
-        result = pb.RerankResult()
-        for document in np.argsort(-scores, kind="stable")[: request.top_n or None].tolist():
-            result.documents.add(document=document, score=scores[document])
+        scored = np.flatnonzero(~np.ma.getmaskarray(scores))
+        order = scored[np.argsort(-np.ma.getdata(scores)[scored], kind="stable")].tolist()
+        unscored = np.flatnonzero(np.ma.getmaskarray(scores)).tolist()
+        unread = range(len(scores), len(scores) + example.num_unread)
+        result = pb.RerankResult(num_scored=len(order) if request.best_effort else 0)
+        for place, document in enumerate([*order, *unscored, *unread][: request.top_n or None]):
+            result.documents.add(document=document, score=scores[document] if place < len(order) else 0)
         return result.SerializeToString()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+from itertools import starmap
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -78,6 +79,8 @@ class RerankFields(Fields):
     """Label of a classification model that means that a document fits; no field of Cohere's or Jina's."""
     raw_scores: bool = False
     """True for scores before the model's own activation function; a field of Infinity's."""
+    best_effort: bool = False
+    """True to score what can be scored before the deadline; the others follow with `"scored": false`."""
     max_tokens_per_doc: None = None
     """Other values are refused: documents are read whole."""
     max_chunks_per_doc: None = None
@@ -95,7 +98,7 @@ class RerankFields(Fields):
             model: model of a path, which counts instead of that of the body.
         """
         texts = [item if isinstance(item, str) else item["text"] for item in self.documents]
-        options = {name: getattr(self, name) for name in ("top_n", "label", "truncate", "raw_scores")}
+        options = {name: getattr(self, name) for name in ("top_n", "label", "truncate", "raw_scores", "best_effort")}
         return rerank_message(model or self.model.reference, self.query, texts, **options)
 
 
@@ -170,12 +173,21 @@ def rerank_json(fields: RerankFields, version: str, request_id: str, data: bytes
         "meta": {"api_version": {"version": version}, "tokens": {"input_tokens": num_tokens}},
     }
 
-    def result(item: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {"index": item.document, "relevance_score": item.score}
+    def result(item: pb.RankedDocument, unscored: Mapping[str, bool]) -> dict[str, Any]:
+        found: dict[str, Any] = {"index": item.document, "relevance_score": item.score, **unscored}
         if fields.return_documents:
             document = fields.documents[item.document]
             found["document"] = {"text": document} if isinstance(document, str) else document
         return found
 
-    results = map(result, reply.results[0].documents)
+    results = starmap(result, with_unscored(reply.results[0], best_effort=fields.best_effort))
     return join(object_parts(values, results=list_parts(results, 16)))
+
+
+def with_unscored(
+    result: pb.RerankResult, *, best_effort: bool
+) -> Iterator[tuple[pb.RankedDocument, Mapping[str, bool]]]:
+    """Yield the documents of a ranking, each with a field for JSON that says if it was not scored."""
+    num_scored = result.num_scored if best_effort else len(result.documents)
+    for place, item in enumerate(result.documents):
+        yield item, {} if place < num_scored else {"scored": False}

@@ -52,7 +52,7 @@ from serving.http_api.json_pieces import dumps, join, list_parts, nested_parts, 
 from serving.http_api.rerank import NAMES as RERANK_NAMES
 from serving.http_api.rerank import RerankFields as CohereFields
 from serving.http_api.rerank import rerank_json as cohere_json
-from serving.http_api.rerank import rerank_message
+from serving.http_api.rerank import rerank_message, with_unscored
 from serving.open_inference.tensors import invalid_field
 from tasks.classification import Classification
 from tasks.regression import Regression
@@ -177,6 +177,9 @@ class RerankFields(CutFields):
     return_text: bool = False
     label: str = ""
     """Label of a classification model that means that a text fits; no field of TEI's."""
+    best_effort: bool = False
+    """True to score what can be scored before the deadline; the others follow with `"scored": false`. No field of
+    TEI's."""
 
 
 class TokenizeFields(TeiFields):
@@ -252,9 +255,9 @@ def _pair_path(several: bool, path: str) -> str:
 
 
 def _rerank(fields: RerankFields, model: pb.ModelRef) -> Inference:
-    options = {name: getattr(fields, name) for name in ("truncate", "raw_scores", "label")}
+    options = {name: getattr(fields, name) for name in ("truncate", "raw_scores", "label", "best_effort")}
     message = rerank_message(model, fields.query, fields.texts, **options)
-    write = partial(rerank_json, fields.texts if fields.return_text else None)
+    write = partial(rerank_json, fields.texts if fields.return_text else None, fields.best_effort)
     return Inference(Rerank(), message, write, _rerank_path, fields.return_text)
 
 
@@ -481,11 +484,16 @@ def regress_json(several: bool, data: bytes) -> bytes:
     return dumps(found if several else found[0])
 
 
-def rerank_json(texts: Sequence[str] | None, data: bytes) -> bytes:
+def rerank_json(texts: Sequence[str] | None, best_effort: bool, data: bytes) -> bytes:
     """Return the ranking of a serialised RerankReply for one query, with the texts if they are given."""
     found = (
-        {"index": item.document, "score": item.score} | ({} if texts is None else {"text": texts[item.document]})
-        for item in pb.RerankReply.FromString(data).results[0].documents
+        {
+            "index": item.document,
+            "score": item.score,
+            **({} if texts is None else {"text": texts[item.document]}),
+            **more,
+        }
+        for item, more in with_unscored(pb.RerankReply.FromString(data).results[0], best_effort=best_effort)
     )
     return join(list_parts(found, 16))
 

@@ -13,8 +13,8 @@ from serving.core.calls import Call
 from serving.core.encoding import TextEncoder
 from serving.core.endpoint import Inference, Reply, check_usable
 from serving.core.errors import InvalidRequestError, Violation
+from serving.core.job import JobResult
 from serving.core.models import Model
-from serving.core.scheduler import JobResult
 from serving.open_inference.task_tensors import Row, TaskTensors
 from serving.open_inference.tensors import (
     Options,

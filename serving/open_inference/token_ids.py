@@ -11,8 +11,8 @@ import numpy as np
 from serving.core.calls import Call
 from serving.core.encoding import TextEncoder
 from serving.core.endpoint import Inference, Reply, check_usable
+from serving.core.job import JobResult
 from serving.core.models import Model
-from serving.core.scheduler import JobResult
 from serving.open_inference.tensors import (
     TensorSpec,
     invalid_field,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from bertline import Client, InvalidInput, ModelNotFound, Ranking, Usage
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline._models import model_of_task
 from bertline.operations import OPERATIONS
+from bertline.operations import rerank as rerank_operation
 from bertline.results import Model
 from bertline.testing import FakeServer
+from bertline.v1 import encoder_pb2 as pb
 from tests.clients.command import Run
 
 QUERY = "Where do owls sleep?"
@@ -142,3 +145,30 @@ def test_job(run: Run, tmp_path: Path) -> None:
     reasons = [json.loads(line)["reason"] for line in rejects]
     assert reasons[0].startswith("documents[1]: empty text")
     assert reasons[1] == "`documents` must be a list of strings"
+
+
+def test_documents_without_a_score_come_last(
+    client: Client, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `best_effort`, the documents that the server could not score follow in order; several requests are one."""
+    (plain,) = client.rerank([(QUERY, DOCUMENTS)], best_effort=True)
+    assert plain.num_scored == len(DOCUMENTS)
+    assert client.rerank([(QUERY, DOCUMENTS)])[0] == Ranking(plain.documents)
+
+    def first_only(reply: pb.RerankReply) -> None:
+        for result in reply.results:
+            result.num_scored = 1
+            others = sorted(item.document for item in result.documents[1:])
+            del result.documents[1:]
+            result.documents.extend(pb.RankedDocument(document=number) for number in others)
+
+    read = rerank_operation.read_rankings
+    monkeypatch.setattr(
+        rerank_operation, "read_rankings", lambda reply, **options: (first_only(reply), read(reply, **options))[1]
+    )
+    (found,) = client.rerank([(QUERY, DOCUMENTS)], best_effort=True)
+
+    assert found.num_scored == 3  # one of each request
+    assert sorted(found.order) == list(range(11))
+    assert [item.score for item in found.documents[3:]] == [-math.inf] * 8
+    assert list(found.order[3:]) == sorted(found.order[3:])

@@ -225,3 +225,34 @@ def test_token_vectors_that_cannot_rank(tokenizer):
         by_tokens(tokenizer, prompts={"document": "a b c d e "})
     with pytest.raises(ValueError, match="`label` is for models with labels"):
         create_ranking(TokenEmbedding(tokenizer, TOKENS), label="x")
+
+
+@pytest.mark.parametrize("kind", ["pairs", "answers", "tokens"])
+@given(data=st.data())
+def test_documents_without_an_output_are_masked(tokenizer, kind, data):
+    """A document whose windows have not all been computed has no score; the others have the same as otherwise."""
+    if kind == "tokens":
+        settings = TokenEmbeddingSettings(max_seq_length=16, query_length=8, normalize=True)
+        task = TokenEmbedding(tokenizer, settings)
+    else:
+        task = regression(tokenizer) if kind == "pairs" else spans(tokenizer, unanswerable=True)
+    ranking = create_ranking(task)
+    features = ranking.encode([EXAMPLE])[0]
+    rng = np.random.default_rng(0)
+    outputs = [
+        {name: rng.normal(size=(len(item), 4) if kind == "tokens" else (1,) if kind == "pairs" else len(item))}
+        | ({"end_logits": rng.normal(size=len(item))} if kind == "answers" else {})
+        for item in features
+        for name in ranking.output_names[:1]
+    ]
+    missing = data.draw(st.sets(st.sampled_from(range(len(features)))))
+    documents = [getattr(item, "context" if kind == "answers" else "document") for item in features]
+    lost = {documents[number] for number in missing}
+
+    whole = ranking.decode(EXAMPLE, features, outputs)
+    found = ranking.decode(EXAMPLE, features, [None if n in missing else item for n, item in enumerate(outputs)])
+
+    masked = [-1 in lost or number in lost for number in range(3)]
+    assert np.ma.getmaskarray(found).tolist() == masked
+    np.testing.assert_allclose(np.ma.compressed(found), whole[np.logical_not(masked)])
+    assert ranking.prediction_problem(found) == ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, starmap
 from operator import itemgetter
 from typing import Any
 
@@ -23,6 +24,7 @@ def rerank(
     top_n: int | None = None,
     label: str = "",
     raw_scores: bool = False,
+    best_effort: bool = False,
     model: str = "",
     version: str = "",
     truncate: bool | None = None,
@@ -38,6 +40,8 @@ def rerank(
         label: label of a classification model that means that a document fits; may be empty for the labels 0 and 1,
             and LABEL_0 and LABEL_1.
         raw_scores: return scores before the model's activation function.
+        best_effort: return the best order that the server finds before the timeout: documents are scored in about their
+            order until it nears, and the others follow in their order, with a score of minus infinity.
         model: name of the model; empty for the only loaded one for regression, for vectors of tokens, or for
             answers if it was trained on unanswerable questions.
 
@@ -53,9 +57,11 @@ def rerank(
         top_n=count,
         label=read_option("label", label),
         raw_scores=read_flag("raw_scores", raw_scores),
+        best_effort=read_flag("best_effort", best_effort),
     )
     requests = _split(_read_inputs(inputs), request)
-    return Call("Rerank", requests, read_rankings, timeout, usage, merge=partial(merge_rankings, top_n=count))
+    read = partial(read_rankings, best_effort=best_effort)
+    return Call("Rerank", requests, read, timeout, usage, merge=partial(merge_rankings, top_n=count))
 
 
 def _read_inputs(values: Iterable[tuple[str, Sequence[str]]]) -> list[pb.RerankInput]:
@@ -97,13 +103,17 @@ def _split(items: Sequence[pb.RerankInput], request: Callable[..., Any]) -> Call
     return requests
 
 
-def read_rankings(reply: pb.RerankReply) -> list[Ranking]:
+def read_rankings(reply: pb.RerankReply, *, best_effort: bool = False) -> list[Ranking]:
     """Return one result per input."""
     check_finite(sum_of_scores(result.documents) for result in reply.results)
-    return [
-        Ranking(tuple(RankedDocument(item.document, item.score) for item in result.documents))
-        for result in reply.results
-    ]
+
+    def ranking(result: pb.RerankResult) -> Ranking:
+        num_scored = result.num_scored if best_effort else len(result.documents)
+        documents = enumerate(result.documents)
+        scores = ((item.document, item.score if place < num_scored else -math.inf) for place, item in documents)
+        return Ranking(tuple(starmap(RankedDocument, scores)), num_scored if best_effort else None)
+
+    return [ranking(result) for result in reply.results]
 
 
 def merge_rankings(before: Ranking, further: Ranking, first: int, *, top_n: int) -> Ranking:
@@ -117,7 +127,8 @@ def merge_rankings(before: Ranking, further: Ranking, first: int, *, top_n: int)
     """
     moved = (RankedDocument(item.document + first, item.score) for item in further.documents)
     ranked = sorted([*before.documents, *moved], key=lambda item: (-item.score, item.document))
-    return Ranking(tuple(ranked[: top_n or None]))
+    num_scored = None if before.num_scored is None else before.num_scored + (further.num_scored or 0)
+    return Ranking(tuple(ranked[: top_n or None]), num_scored)
 
 
 OPERATION = Operation(

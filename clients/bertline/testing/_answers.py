@@ -154,7 +154,8 @@ def _answer(model: FakeModel, request: pb.AnswerRequest, item: pb.AnswerInput) -
 def _rerank(model: FakeModel, request: pb.RerankRequest, item: pb.RerankInput) -> pb.RerankResult:
     scores = [float(np.float32(_score(f"{item.query} {document}"))) for document in item.documents]
     order = sorted(range(len(scores)), key=lambda number: -scores[number])[: request.top_n or None]
-    return pb.RerankResult(documents=[pb.RankedDocument(document=number, score=scores[number]) for number in order])
+    documents = [pb.RankedDocument(document=number, score=scores[number]) for number in order]
+    return pb.RerankResult(documents=documents, num_scored=len(scores) if request.best_effort else 0)
 
 
 def _tag(model: FakeModel, request: pb.TagRequest, item: pb.TagInput) -> pb.TagResult:

@@ -527,20 +527,22 @@ class RerankInput(_message.Message):
     def __init__(self, query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("model", "inputs", "truncate", "top_n", "label", "raw_scores")
+    __slots__ = ("model", "inputs", "truncate", "top_n", "label", "raw_scores", "best_effort")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     TOP_N_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     RAW_SCORES_FIELD_NUMBER: _ClassVar[int]
+    BEST_EFFORT_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     inputs: _containers.RepeatedCompositeFieldContainer[RerankInput]
     truncate: bool
     top_n: int
     label: str
     raw_scores: bool
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[RerankInput, _Mapping]]] = ..., truncate: _Optional[bool] = ..., top_n: _Optional[int] = ..., label: _Optional[str] = ..., raw_scores: _Optional[bool] = ...) -> None: ...
+    best_effort: bool
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[RerankInput, _Mapping]]] = ..., truncate: _Optional[bool] = ..., top_n: _Optional[int] = ..., label: _Optional[str] = ..., raw_scores: _Optional[bool] = ..., best_effort: _Optional[bool] = ...) -> None: ...
 
 class RankedDocument(_message.Message):
     __slots__ = ("document", "score")
@@ -551,10 +553,12 @@ class RankedDocument(_message.Message):
     def __init__(self, document: _Optional[int] = ..., score: _Optional[float] = ...) -> None: ...
 
 class RerankResult(_message.Message):
-    __slots__ = ("documents",)
+    __slots__ = ("documents", "num_scored")
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SCORED_FIELD_NUMBER: _ClassVar[int]
     documents: _containers.RepeatedCompositeFieldContainer[RankedDocument]
-    def __init__(self, documents: _Optional[_Iterable[_Union[RankedDocument, _Mapping]]] = ...) -> None: ...
+    num_scored: int
+    def __init__(self, documents: _Optional[_Iterable[_Union[RankedDocument, _Mapping]]] = ..., num_scored: _Optional[int] = ...) -> None: ...
 
 class RerankReply(_message.Message):
     __slots__ = ("model", "results", "num_tokens", "num_truncated", "num_windows", "timings")

@@ -182,6 +182,74 @@ def test_one_sequence_uses_the_cores_of_one_batch(make_scheduler, model, num_thr
         scheduler.submit(model, [[[1] * length for length in lengths]], total, deadline_s=time.monotonic())
 
 
+@pytest.fixture
+def timed_model(model, monkeypatch):
+    """Model whose clock moves by 10 ms for each sequence of 40 tokens; batches hold one."""
+    model.seconds_per_token, model.now_s = 0.00025, 0.0
+    compute = model.compute
+
+    def timed(sequences, run):
+        model.now_s += sum(map(len, sequences)) * model.seconds_per_token
+        return compute(sequences, run)
+
+    monkeypatch.setattr(model, "compute", timed)
+    return model
+
+
+def scored(_, outputs):
+    return [None if output is None else output // 40 for output in outputs]
+
+
+def test_a_best_effort_ends_with_what_it_has(make_scheduler, timed_model, log):
+    """Sequences are computed in their order while a batch ends before the deadline, which would refuse other jobs."""
+    scheduler = make_scheduler(workers=1, clock=lambda: timed_model.now_s)
+    sequences = [[number] * 40 for number in range(10)]
+    with pytest.raises(DeadlineTooShortError):
+        scheduler.submit(timed_model, [sequences], scored, deadline_s=0.055)
+    scheduler.check(timed_model, 400, 0.055, best_effort=True)
+    future = scheduler.submit(timed_model, [sequences[:8], sequences[8:]], scored, deadline_s=0.055, best_effort=True)
+
+    wait_until(lambda: not scheduler.queued_sequences(timed_model))
+    assert not future.done()
+    future.end_early(0.055)
+    assert future.result(10).results == [[0, 1, 2, 3, 4, None, None, None], [None, None]]
+    assert len(log.batches) == 5
+
+    whole = scheduler.submit(timed_model, [sequences], scored, deadline_s=1.0, best_effort=True)
+    assert whole.result(10).results == [[*range(10)]]
+
+
+@pytest.mark.parametrize("timer_is_late", [False, True])
+def test_a_best_effort_may_compute_nothing(make_scheduler, timed_model, timer_is_late):
+    """A job that waits until its deadline has no output, also if the worker sees that before anyone ends it."""
+    scheduler = make_scheduler(workers=1, clock=lambda: timed_model.now_s)
+    busy = occupy(scheduler, timed_model)
+    future = scheduler.submit(timed_model, [[[1] * 40]], scored, deadline_s=timed_model.now_s, best_effort=True)
+    if not timer_is_late:
+        future.end_early(timed_model.now_s)
+        assert future.result(0).results == [[None]]
+    timed_model.gate.set()
+
+    assert busy.result(10).results == [280]
+    assert future.result(10).results == [[None]]
+
+
+def test_a_late_output_of_a_best_effort_is_dropped(scheduler, model):
+    """An output that arrives after the job has ended changes nothing, and an error of its results is its own."""
+
+    def fail(_, outputs):
+        raise ComputeError("no output")
+
+    model.gate.clear()
+    futures = [scheduler.submit(model, [[[5]]], finish, deadline_s=1e9, best_effort=True) for finish in (total, fail)]
+    assert model.entered.acquire(timeout=10)
+    futures[1].end_early(0.0)
+    with pytest.raises(ComputeError, match="no output"):
+        futures[1].result(0)
+    model.gate.set()
+    assert futures[0].result(10).results == [5]
+
+
 def test_speed_is_learnt(scheduler, model):
     """Admission follows the measured time of batches."""
     model.seconds_per_token = 10.0

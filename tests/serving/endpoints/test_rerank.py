@@ -1,5 +1,7 @@
 """Rerank: documents in the order in which they fit a query, by models of several tasks."""
 
+import time
+
 import grpc
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.core.models import Model
 from tasks.classification import ClassificationExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
@@ -129,3 +132,55 @@ def test_models_that_rank_without_advice(tmp_path):
             rerank(running, model="answerable")
 
     assert "it was not trained on unanswerable questions" in refused.value.details()
+
+
+@pytest.fixture
+def slow(server, monkeypatch):
+    """Make each batch of the server's models take 30 ms."""
+    compute = Model.compute
+
+    def slowly(self, sequences, run=None):
+        time.sleep(0.03 * len(sequences))
+        return compute(self, sequences, run)
+
+    monkeypatch.setattr(Model, "compute", slowly)
+
+
+@pytest.mark.parametrize(("model", "options"), [("scorer", {}), ("reader", {}), ("classifier", {"label": "no"})])
+@pytest.mark.usefixtures("slow")
+def test_best_effort_ranks_what_it_can(server, model, options):
+    """Before the deadline, the first documents are ranked; the others follow in their order, without a score."""
+    documents = [f"{text} {'cat ' * (number % 3)}" for number, text in enumerate(DOCUMENTS * 12)]
+    inputs = [pb.RerankInput(query=QUERY, documents=documents)]
+    request = pb.RerankRequest(model=pb.ModelRef(name=model), inputs=inputs, best_effort=True, **options)
+    with pytest.raises(grpc.RpcError) as caught:
+        server.stub.Rerank(rerank_without_best_effort(request), timeout=0.4)
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+    result = server.stub.Rerank(request, timeout=0.4).results[0]
+    count = result.num_scored
+    assert 0 < count < len(documents) == len(result.documents)
+    ranked, others = result.documents[:count], [item.document for item in result.documents[count:]]
+    assert [item.score for item in ranked] == sorted((item.score for item in ranked), reverse=True)
+    assert others == sorted(others)
+    assert sorted([item.document for item in result.documents]) == list(range(len(documents)))
+    assert not any(item.score for item in result.documents[count:])
+
+
+def rerank_without_best_effort(request):
+    copy = pb.RerankRequest()
+    copy.CopyFrom(request)
+    copy.best_effort = False
+    return copy
+
+
+def test_best_effort_with_time_is_the_whole_ranking(server):
+    """Without a deadline, or with a late one, all documents are scored as otherwise."""
+    plain = rerank(server).results[0]
+
+    for timeout in (None, 30):
+        inputs = [pb.RerankInput(query=QUERY, documents=DOCUMENTS)]
+        request = pb.RerankRequest(model=pb.ModelRef(name="scorer"), inputs=inputs, best_effort=True)
+        result = server.stub.Rerank(request, timeout=timeout).results[0]
+        assert result.num_scored == len(DOCUMENTS)
+        assert list(result.documents) == list(plain.documents)

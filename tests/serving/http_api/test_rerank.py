@@ -1,10 +1,13 @@
 """Routes of rerankers, by plain requests and by Cohere's client."""
 
+import time
+
 import cohere
 import httpx
 import pytest
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.core.models import Model
 from tests.serving.http_api.requests import port_of, post
 
 QUERY = "who sees the dog"
@@ -100,6 +103,27 @@ def test_wrong_requests(server, path, changes, message):
 
     assert reply.status == 400
     assert message in reply.json()["message"]
+
+
+@pytest.mark.parametrize(("path", "documents"), [("/v2/rerank", "documents"), ("/rerank", "texts")])
+def test_best_effort(server, monkeypatch, path, documents):
+    """Documents without a score are marked, and come last in their order; without haste, none is."""
+    body = {"model": "scorer", "query": QUERY, documents: DOCUMENTS * 40, "best_effort": True}
+    body = body if path == "/v2/rerank" else {name: value for name, value in body.items() if name != "model"}
+
+    def ask_within(seconds):
+        place = path if path == "/v2/rerank" else "/tei/scorer/rerank"
+        found = post(server, place, body, **{"x-request-timeout-s": seconds}).json()
+        return found["results"] if path == "/v2/rerank" else found
+
+    assert all("scored" not in item for item in ask_within("30"))
+    compute = Model.compute
+    monkeypatch.setattr(Model, "compute", lambda *items: (time.sleep(0.05), compute(*items))[1])
+    found = ask_within("0.3")
+
+    others = [item["index"] for item in found if item.get("scored") is False]
+    assert 0 < len(others) < len(found) == 120
+    assert others == sorted(others) == [item["index"] for item in found[-len(others) :]]
 
 
 def test_long_queries_are_cut_on_request(server):
