@@ -59,9 +59,8 @@ class Settings(BaseSettings):
     """Maximum number of versions to serve of each model; the highest ones that can be loaded. Unset: all. Lower it to
     save memory; with 1, both versions are in memory during a change."""
     default_model: dict[str, str] = Field(default_factory=dict)
-    """Model that answers requests without a name, as `task=name`; once for each task of several models. Tasks are those
-    of the models, `rerank` and `zero-shot`. Unset: the model that was loaded before all others of the task; no model if
-    several were there at the start."""
+    """Model that answers requests without a name, as `task=name`, once for each task: those of the models, `rerank` and
+    `zero-shot`. Unset: the model of the task that was loaded first; none if several were there at the start."""
     strict: bool = False
     """Exit at start if any version cannot be loaded. Without it, the server exits only if none can be loaded."""
     host: str = Field("127.0.0.1", min_length=1)

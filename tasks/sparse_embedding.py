@@ -21,7 +21,7 @@ from tasks.prompts import PromptSettings
 from tasks.schema import Bounds
 
 SparsePooling = Literal["max", "sum"]
-"""How weights of the tokens of a text become one: `max` from SPLADE v2 on, `sum` in the first version."""
+"""Pooling of the weights of a text's tokens: `max` from SPLADE v2 on, `sum` in the first version."""
 SparseActivation = Literal["relu", "log1p_relu"]
 """Function of a logit before log(1 + x); `log1p_relu` takes that logarithm twice, as OpenSearch's models do."""
 SPARSE_VECTOR = "sparse_embedding"

@@ -48,7 +48,7 @@ class TokenVectors:
     vectors: np.ndarray
     """[vectors, dim] float32"""
     offsets: np.ndarray | None = None
-    """As of `TokenFeatures`."""
+    """Offsets as in `TokenFeatures`."""
 
 
 @dataclass(frozen=True)

@@ -86,13 +86,13 @@ class ContrastiveRecipe(EmbeddingRecipe):
     `text_pair` and, optionally, `negative` and `label`. Tables: .tsv, .csv, .jsonl, .parquet,
     hf:ID,config=NAME,split=NAME."""
     loss: Literal["auto", "infonce", "cosent"] = "auto"
-    """Supervised. infonce: each pair is more similar than the text and other texts of the batch; cosent: pairs with
-    higher scores in `label` are more similar. auto: cosent if labels are scores; infonce otherwise, on the pairs whose
-    label is 1 or a word such as `entailment`, or on all without labels. infonce alone reads no labels."""
+    """Supervised. infonce: a pair is more similar than the text and other texts of the batch; without
+    --positive-labels and --min-label it reads no labels. cosent: pairs with higher scores in `label` are more similar.
+    auto: cosent for scores; infonce otherwise, on pairs with the label 1 or a word such as `entailment`."""
     positive_labels: tuple[str, ...] = ()
     """Supervised: labels of the pairs to train on, such as entailment; others are left out."""
     min_label: float | None = None
-    """Supervised: least `label` of a pair to train on, a number; others are left out."""
+    """Supervised: least number in `label` of a pair to train on; others are left out."""
     split_sentences: bool = False
     """Unsupervised: split each text into sentences, in any script (Thai and Lao: at spaces)."""
     head: Literal["auto", "on", "off"] = "auto"

@@ -82,7 +82,7 @@ class Sender:
         return self.__copy__()
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
-        """Pickle the arguments of the client, its token included: whoever loads it makes a connection of its own."""
+        """Pickle the arguments of the client, its token included; loading opens a new connection."""
         if self._connection.credentials is not None:
             raise TypeError("a client with `credentials` cannot be pickled; make one in each process")
         return partial(type(self), **self._arguments()), ()

@@ -35,7 +35,7 @@ class Client(BlockingSender):
     A client that is copied or pickled is a new one with the same arguments. One with `credentials` cannot be pickled.
 
     The methods are described in `operations`. Those for a task take these arguments, too:
-        model: name of the model; empty for the only loaded model of the task.
+        model: name of the model; empty for the default model of the task.
         version: model version; empty for the highest loaded version.
         truncate: truncate texts that are too long for the model, of a pair the longer one, instead of raising
             InvalidInput; None for the setting that the model was evaluated with. Contexts, documents and texts to tag

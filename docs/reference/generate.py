@@ -252,8 +252,8 @@ def http() -> str:
     parts = [f"## {_title(name)}\n\n{_fields(schemas[name])}" for name in todo]
     text = (
         "Examples, headers and errors are in the [guide](../guides/http.md). `GET /openapi.json` of a server describes "
-        "all fields for programs. TEI's routes are also below "
-        "`/tei/{model}`, those of the Open Inference Protocol below `/v2/models/{name}/versions/{version}`."
+        "all fields for programs. A field that is null is absent. TEI's routes are also below `/tei/{model}`, those of "
+        "the Open Inference Protocol below `/v2/models/{name}/versions/{version}`."
     )
     return "\n\n".join(["# HTTP API", text, table(["route", "what it does", "request"], routes), *parts])
 
@@ -282,9 +282,9 @@ def _fields(schema: dict[str, Any]) -> str:
     required = schema.get("required", [])
     rows = []
     for name, value in schema["properties"].items():
-        default = f"`{json.dumps(value['default'])}`" if "default" in value else ""
-        rows.append([f"`{name}`", _type(value), default, "yes" if name in required else ""])
-    return table(["field", "type", "default", "needed"], rows) if rows else "No fields."
+        default = f"`{json.dumps(value['default'])}`" if value.get("default") is not None else ""
+        rows.append([f"`{name}`", _type(value), "needed" if name in required else default])
+    return table(["field", "type", "default"], rows) if rows else "No fields."
 
 
 def _type(value: dict[str, Any]) -> str:
@@ -292,7 +292,8 @@ def _type(value: dict[str, Any]) -> str:
     if "$ref" in value:
         return _link(_schema_name(value))
     if "anyOf" in value:
-        return " or ".join(dict.fromkeys(_type(item) for item in value["anyOf"]))
+        others = [item for item in value["anyOf"] if item.get("type") != "null"]
+        return " or ".join(dict.fromkeys(map(_type, others))) or "null"
     if "enum" in value:
         return ", ".join(f"`{item}`" for item in value["enum"])
     if "const" in value:

@@ -19,7 +19,7 @@ from tasks.text.tokenizer import Tokenizer
 MASKS = pb.FillMaskResult.MASKS_FIELD_NUMBER
 DEFAULT_TOP_K = 5
 _SPACE_MARKS = ("Ġ", "▁")
-"""How byte-level BPE and SentencePiece write the space before a word."""
+"""Characters that byte-level BPE and SentencePiece write for the space before a word."""
 
 
 class FillMask(TextEndpoint):

@@ -76,7 +76,7 @@ class InferFields(Fields):
 
     id: str = ""
     model_name: str | None = None
-    """That of the path, which KServe's client repeats."""
+    """Name of the path, repeated by KServe's client."""
     parameters: Parameters = Field(default_factory=dict)
     inputs: Annotated[list[Tensor], FailFast()]
     outputs: Annotated[list[Wanted], FailFast()] = Field(default_factory=list)

@@ -92,7 +92,7 @@ class EmbeddingsRequest(Fields):
     normalize: bool | None = None
     """Return vectors of length 1; a field of vLLM's. Absent: as the model does. False is refused if it always does."""
     add_special_tokens: Literal[True] = True
-    """As the other fields with one value: that of this server, so that clients may send it."""
+    """Accepted with the one value that this server has, as are the next fields."""
     embed_dtype: Literal["float32"] = "float32"
     endianness: Literal["native", "little"] = "little"
     modality: Literal["text"] = "text"
@@ -108,7 +108,7 @@ class EmbeddingsRequest(Fields):
 
     @property
     def cuts(self) -> bool | None:
-        """Whether to cut texts that are too long; None for the model's default."""
+        """True to cut texts that are too long; None for the model's default."""
         if self.truncate_prompt_tokens is not None:
             return True
         return None if self.truncate is None else self.truncate in (True, "END")

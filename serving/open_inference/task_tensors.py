@@ -50,7 +50,7 @@ class TaskTensors:
     windowed_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields of its examples that are split into windows and may have any length."""
     returns_vectors: ClassVar[bool] = False
-    """Whether the reply has a vector for each output of the model."""
+    """True if the reply has a vector for each output of the model."""
 
     def outputs(self, model: Model) -> list[TensorSpec]:
         """Return the output tensors of a model."""

@@ -133,7 +133,7 @@ def panics_as_errors(problem: str = "the tokenizer cannot read a text") -> Itera
 
 
 def _check_size(path: Path) -> None:
-    """Refuse a file that would stop all other threads for seconds, or is no file of its own (`open_regular`)."""
+    """Refuse a file that would stop all other threads for seconds, or is not a regular file (`open_regular`)."""
     num_bytes, num_added = path.stat().st_size, 0
     if num_bytes > MAX_FILE_BYTES:
         raise ValueError(f"`{path}` has {num_bytes} bytes, {MAX_FILE_BYTES} fit; make a smaller vocabulary")

@@ -1,4 +1,4 @@
-"""Which tokens of a sequence continue the word of the token before them, for tokenizers of any kind.
+"""Tokens that continue the word of the token before them, for tokenizers of any kind.
 
 WordPiece marks such tokens (`##ing`). Byte-level BPE and SentencePiece mark the space before a word, and older BPE its
 end (`</w>`); a letter may be several tokens of a byte each. So the text of the tokens decides: a word is a run of

@@ -301,7 +301,7 @@ def test_parquet_files_of_other_types(run: Run, folder: Path, output: str) -> No
     found = pq.read_table(output).drop_columns(["row_number", "file", "vector"])
 
     assert result.code == 0
-    assert "no one type holds all values of `tag`: " in result.err
+    assert "no single type holds all values of `tag`: " in result.err
     assert found["tag"].to_pylist() == ["1", "2", "3", '["x"]', "[]", None]
     wanted = pa.concat_tables([item.drop_columns("tag") for item in (first, second)], promote_options="permissive")
     assert found.drop_columns("tag").equals(wanted)

@@ -202,7 +202,7 @@ def test_values_that_no_type_holds_are_text(run: Run, tmp_path: Path) -> None:
     found = pq.read_table(tmp_path / "out.parquet")
 
     assert result.err.splitlines()[0] == (
-        "bertline: no one type holds all values of `id`, `more`: strings stay, other values are JSON text"
+        "bertline: no single type holds all values of `id`, `more`: strings stay, other values are JSON text"
     )
     assert found.select(["id", "more"]).to_pylist() == [
         {"id": "7", "more": {"a": ["1", "x"]}},

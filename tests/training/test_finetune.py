@@ -69,7 +69,7 @@ def test_dev_data_may_be_part_of_the_training_data(finetuning, tmp_path, alone, 
     assert found.score(predict(task, found.examples, run)) == pytest.approx(card.scores["dev"])
     note, _ = sample_predictions(recipe.run_dir, json.loads((recipe.run_dir / "recipe.json").read_text()))
     assert "12 " in note
-    with pytest.raises(ValueError, match="--dev-fraction is of the training data, instead of --dev; give one of them"):
+    with pytest.raises(ValueError, match="--dev-fraction needs --train, and replaces --dev"):
         finetuning(train, train, dev_fraction=0.2)
     with pytest.raises(ValueError, match=r"--dev-fraction `0\.001` of 60 examples leaves one part empty"):
         finetune(replace(recipe, dev_fraction=0.001, run_dir=tmp_path / "other"), alone)

@@ -42,7 +42,7 @@ class TextPair:
 
     texts: tuple[str, ...]
     label: str
-    """As `plain_label` writes it."""
+    """Label as `plain_label` writes it; "" for none."""
 
 
 def read_pairs(paths: Sequence[Path], columns: Columns) -> tuple[Examples, Counter[str]]:

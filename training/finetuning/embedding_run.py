@@ -62,7 +62,7 @@ class EmbeddingRecipe(LoopSettings):
     """Scale vectors to length 1. Training is the same, as it compares cosines."""
     micro_batch_size: Annotated[int, NOT_NEGATIVE] = 0
     """Examples that a process runs through the network at a time; 0 for its whole part of the batch. Lower it if memory
-    is short: all are compared nevertheless, with the same gradients, in a third more time (GradCache)."""
+    is short: the gradients stay the same, in a third more time (GradCache)."""
     num_epochs: Annotated[float, EPOCHS] = 1.0
     """Passes through the training data."""
     learning_rate: Annotated[float, LEARNING_RATE] = 3e-5

@@ -66,8 +66,8 @@ class FinetuneRecipe(LoopSettings):
     dev: tuple[Path, ...] = ()
     """Held-out data to score on, in the same format."""
     dev_fraction: Annotated[float, BELOW_ONE] = 0.0
-    """Without --dev: fraction of the training data that is held out to score on, chosen at random in the proportions of
-    the labels, such as 0.2."""
+    """Without --dev: fraction of the training data to hold out and score on, such as 0.2, at random in the proportions
+    of the labels."""
     run_dir: Path
     """Run directory: metrics, resumable state, and in the end `checkpoint/`."""
     compile: Literal["auto", "on", "off"] = "off"
@@ -92,9 +92,9 @@ class FinetuneRecipe(LoopSettings):
     eval_every: Annotated[int, COUNT] | None = None
     """Steps between scores for the curve; None for a quarter of the steps or, with --patience, an epoch."""
     class_weights: Literal["balanced"] | Path | None = None
-    """Classification and tagging: weight of each label in the loss. `balanced`: in inverse proportion to its frequency
-    in the training data; or a JSON file such as {"spam": 5, "ham": 0.5}. In multi-label data, the weight of the texts
-    that have the label, against 1 of the others (pos_weight); balanced: as many as the others."""
+    """Classification and tagging: weight of each label in the loss. `balanced`: inverse to its frequency in the
+    training data; or a JSON file such as {"spam": 5, "ham": 0.5}. In multi-label data: weight of texts with the label,
+    against 1 of those without (pos_weight); balanced: their ratio."""
     label_smoothing: Annotated[float, BELOW_ONE] = 0.0
     """Classification and tagging: fraction of each target that is spread evenly over all labels, such as 0.1."""
     max_seq_length: Annotated[int, TOKENS] | None = None
@@ -115,7 +115,7 @@ class FinetuneRecipe(LoopSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dev_fraction and (self.dev or not self.train):
-            raise ValueError("--dev-fraction is of the training data, instead of --dev; give one of them")
+            raise ValueError("--dev-fraction needs --train, and replaces --dev")
         for name in TASK_FIELDS:
             tasks = [task for task in OBJECTIVES if hasattr(TASKS[task].settings_type, name)]
             if self.task not in tasks:

@@ -29,7 +29,7 @@ LAUNCHER = "TRAINING_LAUNCHER_PID"
 
 @dataclass(frozen=True)
 class World:
-    """This process among its peers."""
+    """Rank and device of this process, and the number of all."""
 
     rank: int
     size: int

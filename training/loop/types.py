@@ -75,9 +75,9 @@ class LoopSettings:
     """Resumable states to keep, in addition to the best one on dev."""
     select: str = "last"
     """Weights of the checkpoint: the last ones; `best` for those with the best first score on dev; or the name of the
-    score that decides, such as macro_f1. That score is then too good."""
+    score that decides, such as macro_f1. That score is then optimistic."""
     patience: Annotated[int, COUNT] | None = None
-    """Stop after this number of evaluations in a row without a better score, the one that --select names."""
+    """Stop after this many evaluations in a row without a better score of --select."""
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -43,7 +43,7 @@ class Packing:
     sequence_places: Tensor
     """Place in the sequence of each place of the rows; the first where no token is."""
     mask_PRR: Tensor
-    """Where each place of a row may attend to, bool: to its text, or to other places without a token."""
+    """Attention mask, bool: a place attends to its text; one without a token, to other such places."""
 
     def pack(self, values_BL: Tensor) -> Tensor:
         """Return the values of a padded batch as a sequence [1, T]."""

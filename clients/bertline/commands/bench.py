@@ -26,7 +26,7 @@ EXIT_INTERRUPTED = 130
 
 def bench(
     target: Target = TARGET,
-    model: Annotated[str, model_option("the only loaded model, of any task")] = "",
+    model: Annotated[str, model_option("the default model of the server")] = "",
     concurrency: Annotated[
         str | None,
         typer.Option(metavar="N[,N...]", help="Number of concurrent calls; one run for each number. Default: 8."),

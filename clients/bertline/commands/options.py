@@ -52,7 +52,7 @@ def model_option(default: str) -> Any:
     return typer.Option("--model", "-m", metavar="NAME[/VERSION]", help=help, show_default=False)
 
 
-ModelOfTask = Annotated[str, model_option("the only loaded model of the task")]
+ModelOfTask = Annotated[str, model_option("the default model of the task")]
 
 
 def count_option(help: str) -> Any:
@@ -73,8 +73,7 @@ class JobOptions:
             "--input",
             "-i",
             metavar="FILE",
-            help="File, folder, URL, or pattern in quotes; `-` is standard input. Give it several times for several "
-            "files.",
+            help="File, folder, URL, or pattern in quotes; `-` is standard input; repeatable.",
         ),
     ] = None
     format: Annotated[
@@ -84,8 +83,7 @@ class JobOptions:
         bool,
         typer.Option(
             "--skip-empty",
-            help="Skip empty lines, and rows of CSV and TSV without any value. Without it, they are rejected. JSON and "
-            "Parquet have none: rows with an empty text are rejected.",
+            help="Skip empty lines, and rows of CSV and TSV without any value, instead of rejecting them.",
         ),
     ] = False
     max_line_bytes: Annotated[

@@ -29,7 +29,7 @@ class BertlineEmbeddings(Embeddings):
         async_client: client for the coroutines, in their event loop.
         target: address of the server instead of a client, see `Client`; `close` ends the client that is made for it.
         token: token for that server, if it requires one.
-        model: name of the model; empty for the only loaded model of task `embedding`.
+        model: name of the model; empty for the default model of the task `embedding`.
         version: model version; empty for the highest loaded version.
         query_prompt: text to put before queries, for models that were trained with one; empty for the model's own
             prompt for queries, if it has one.

@@ -32,7 +32,7 @@ class BertlineEncoder(AbsEncoder):
 
     Args:
         client: client of the server; the caller closes it.
-        model: name of the model; empty for the only loaded model of task `embedding`.
+        model: name of the model; empty for the default model of the task `embedding`.
         version: model version; empty for the highest loaded version.
         prompts: texts to put before inputs, besides the model's or in place of them, by MTEB's names: a task, a type of
             task, `query`, `document`, `task-query`.

@@ -43,7 +43,7 @@ class Encoder:
 
     Args:
         client: client of the server; the caller closes it.
-        model: name of the model; empty for the only loaded model of task `embedding`.
+        model: name of the model; empty for the default model of the task `embedding`.
         version: model version; empty for the highest loaded version.
         prompts: texts to put before inputs, by name, besides the model's or in place of them. `query` and `document`
             are empty by default.

@@ -32,7 +32,7 @@ _MAX_QUOTED_LINES = 1000
 
 
 _BINARY = re.compile(rb"\A(?:%PDF-|PAR1)|[\0-\x08\x0e-\x1a\x1c-\x1f]")
-"""What no text has: the beginnings of binary formats that look like text, and control characters."""
+"""Signs of a binary file: beginnings of formats that look like text, and control characters."""
 
 
 def checked_stream(stream: BinaryIO, name: str, *, is_guessed: bool = False) -> BinaryIO:
@@ -140,9 +140,9 @@ class Csv(csv.excel):
     strict = True
     other: Mapping[str, Any] = {"escapechar": "\\"}
     odd = re.compile(r"\\")
-    """What the two ways read otherwise."""
+    """Characters that both ways read differently."""
     sure = re.compile(r'(?:^|,)[^",]*\\"')
-    """What only the other way writes: a quote in a value without quotes around it."""
+    """Text that only the other way writes: a quote in a value without quotes around it."""
     hint = "quotes with a backslash before them, but earlier backslashes may not be escapes; write quotes twice"
 
 

@@ -167,7 +167,7 @@ class ParquetWriter(Writer):
         self._schema = pa.schema([*fields.values(), *results], metadata)
         if mixed:
             names = ", ".join(f"`{name}`" for name in fields if name in mixed)
-            print_error(f"no one type holds all values of {names}: strings stay, other values are JSON text")
+            print_error(f"no single type holds all values of {names}: strings stay, other values are JSON text")
         return [part for part, schema in zip(parts, schemas, strict=True) if not schema.equals(self._schema, True)]
 
     def _carried(self, schemas: Sequence[pa.Schema]) -> dict[bytes, bytes]:

@@ -18,7 +18,7 @@ CONVERSION_ERRORS = (ValueError, TypeError, NotImplementedError, OverflowError)
 """Errors of pyarrow for a value that a type cannot hold."""
 TEXT = pa.string()
 MIXED = {b"bertline": b"text"}
-"""Metadata of a column with values that no one type can hold."""
+"""Metadata of a column with values that no single type can hold."""
 _NO_KEYS = "{}"
 _OBJECT = pa.struct([(_NO_KEYS, pa.null())])
 """Type of objects without keys, as Parquet cannot store one without fields."""
@@ -38,7 +38,7 @@ def arrow_type(kind: Any) -> pa.DataType:
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Convert rows of JSON values to a table. A column that no one type can hold becomes text, see `_array`."""
+    """Convert rows of JSON values to a table. A column that no single type can hold becomes text, see `_array`."""
     names = dict.fromkeys(chain.from_iterable(rows))
     columns = {}
     for name in names:

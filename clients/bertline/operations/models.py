@@ -32,7 +32,7 @@ def model(name: str = "", version: str = "", *, timeout: float | None = None) ->
     """Return one loaded model.
 
     Args:
-        name: name of the model; empty for the only loaded model.
+        name: name of the model; empty for the default one.
         version: model version; empty for the highest loaded version.
         timeout: maximum seconds for the request; None for the client's timeout.
     """

@@ -22,7 +22,7 @@ def tokenize(
 
     Args:
         inputs: list of texts, pairs of texts, or both.
-        model: name of the model; empty for the only loaded model.
+        model: name of the model; empty for the default one.
         version: model version; empty for the highest loaded version.
         timeout: maximum seconds for each request; None for the client's timeout.
 

@@ -38,7 +38,7 @@ def zero_shot(
         template: sentence with `{}`, which stands for the label; empty for `This example is {}.`
         multi_label: let a text have any number of labels: each is judged on its own.
         top_k: maximum number of labels per text; None for all. With `multi_label`, selected ones come in addition.
-        model: name of the model; empty for the only loaded one with a label `entailment`.
+        model: name of the model; empty for the default one with a label `entailment`.
 
     Returns:
         One classification per text, as `classify` returns them.

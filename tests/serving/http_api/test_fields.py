@@ -77,7 +77,7 @@ def with_nulls(document, schema, value):
 
 
 def test_every_route_with_a_body_is_tested(document):
-    """Those of a named model are the same operations."""
+    """Every operation with a body is tested; routes of a named model are the same operations."""
     described = {
         path
         for path, methods in document["paths"].items()

@@ -84,7 +84,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_what_does_not_end(hub, tmp_path, monkeypatch, name):
-    """It ends soon with one line, and the next download is whole."""
+    """A download that does not end is refused soon, in one line, and the next one is whole."""
     hub.attack, message = ENDLESS[name]
     monkeypatch.setattr(hub_limits, "SLOW_S", 0.2 if "drip" in name else 60.0)
     monkeypatch.setattr("time.sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.05)))
