@@ -48,7 +48,7 @@ def activation_of(layer: str) -> Activation | None:
 
 @dataclass(frozen=True)
 class EmbeddingSettings(PromptSettings):
-    """Length, prompts, pooling, layers after pooling, and normalization."""
+    """Length, prompts, pooling, layers after pooling, and normalisation."""
 
     pooling: Pooling | tuple[Pooling, ...] = "cls"
     """`cls`: the last hidden state of the first token; `lasttoken`: of the last one; `mean`, `max`: over all tokens,

@@ -252,7 +252,7 @@ def http() -> str:
     parts = [f"## {_title(name)}\n\n{_fields(schemas[name])}" for name in todo]
     text = (
         "Examples, headers and errors are in the [guide](../guides/http.md). `GET /openapi.json` of a server describes "
-        "all fields for programs. A field that is null is absent. TEI's routes are also below `/tei/{model}`, those of "
+        "all fields for programs. A null field counts as absent. TEI's routes are also below `/tei/{model}`, those of "
         "the Open Inference Protocol below `/v2/models/{name}/versions/{version}`."
     )
     return "\n\n".join(["# HTTP API", text, table(["route", "what it does", "request"], routes), *parts])

@@ -1,7 +1,7 @@
 """Divide running text into words as in the training data.
 
 A tokenizer splits text at every punctuation mark, but tagged data have words such as `Jean-Luc`, `AT&T`, `1,000` and
-`St.`. The rules for marks that belong to words are learned from the tagged words.
+`St.`. The rules for marks that belong to words are learnt from the tagged words.
 
 Example: the training data have the words `Jean-Luc` and `1,000`, and the two words `'s` after names. The rules are the
 marks `a-a` and `0,0` and the word `'s`. The tokenizer divides `Anne-Marie's 2,500` into `Anne - Marie ' s 2 , 500`;

@@ -353,7 +353,7 @@ def test_evaluate_prints_scores_and_writes_predictions(finetuning, tmp_path, alo
     train.write_text('{"text": "\\u597d", "label": "no", "pair": "x"}\n' * 2, encoding="utf-8")
     result = call(evaluate, arguments, monkeypatch, capfd)
     assert f"note: unused columns of `{train}`: `pair`\n" in result.stdout
-    assert "warning: data: every label is `no`, so that nothing is learned or compared\n" in result.stderr
+    assert "warning: data: every label is `no`, so that nothing is learnt or compared\n" in result.stderr
     assert '"text": "好"' in out.read_text(encoding="utf-8")
 
     train.write_text('{"text": "x", "label": "maybe"}\n')

@@ -12,7 +12,7 @@ from training.data.cells import to_number
 from training.data.examples import Examples, inputs_of, labels_of
 
 MIN_EXAMPLES = 5
-"""Number of examples of a class below which it is hardly learned."""
+"""Number of examples of a class below which it is hardly learnt."""
 MAX_LISTED = 8
 """Most labels that a line names."""
 
@@ -82,7 +82,7 @@ def quoting(name: str, texts: Sequence[str], fraction: float = 0.5) -> str:
 def _constant(labels: Sequence[tuple[str, ...]], counts: Mapping[str, int]) -> str:
     if len(labels) < 2 or len(counts) != 1 or not all(labels):
         return ""
-    return f"every label is `{visible(next(iter(counts)))}`, so that nothing is learned or compared"
+    return f"every label is `{visible(next(iter(counts)))}`, so that nothing is learnt or compared"
 
 
 def _marks(counts: Mapping[str, int]) -> str:

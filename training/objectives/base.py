@@ -154,7 +154,7 @@ class TaskObjective(LabelledObjective):
     read_unlabelled: Callable[[Path, Columns], Examples]
     """Function that reads the examples of a file without their labels, which it need not have."""
     table_columns: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Default columns of tables of the task, to recognize its files; alternatives."""
+    """Default columns of tables of the task, to recognise its files; alternatives."""
 
     @abstractmethod
     def settings(self, options: TaskOptions, examples: Sequence[Any]) -> TaskSettings:

@@ -13,7 +13,7 @@ from tasks.metrics import is_loss
 from training.reports.tables import markdown_table
 
 TEACHER_ROW, CONTRAST_ROW = "teacher, ", "fine-tuned"
-"""Rows of scores in a distillation: those of a teacher begin with the first; the second learned only the labels."""
+"""Rows of scores in a distillation: those of a teacher begin with the first; the second learnt only the labels."""
 
 
 @dataclass(frozen=True)

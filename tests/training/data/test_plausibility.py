@@ -307,7 +307,7 @@ def texts(*labels):
         (texts("0", "-1", "1"), ["labels that often mean none: `-1` 1; leave them out with --columns.no-label -1$"]),
         (texts("yes", "N/A", "-"), ["labels that often mean none: `N/A` 1, `-` 1; leave"]),
         (texts("-2", "-1", "0"), []),
-        (texts("yes", "yes"), ["every label is `yes`, so that nothing is learned or compared"]),
+        (texts("yes", "yes"), ["every label is `yes`, so that nothing is learnt or compared"]),
         (texts('"a"', "b"), ['1 of 2 labels look quoted or escaped, such as `"a"`']),
         (
             [ClassificationExample("a", label="x"), ClassificationExample("a", label="y")] * 2,
