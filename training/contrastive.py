@@ -202,7 +202,8 @@ def _read_pairs(recipe: ContrastiveRecipe) -> TrainingTexts:
     pairs, names = read_pairs(recipe.train, columns)
     unread = names.keys() - {columns.text, columns.text_pair}
     chooses = recipe.positive_labels or recipe.min_label is not None or recipe.loss == "cosent"
-    if not chooses and (recipe.loss == "infonce" or label not in names):
+    has_labels = any(pair.label for pair in pairs)
+    if not chooses and (recipe.loss == "infonce" or not has_labels):
         texts = TrainingTexts(views_of(pairs))
     else:
         if names[label] < len(pairs):
@@ -257,7 +258,7 @@ def encode_views(texts: TrainingTexts, task: Embedding, recipe: ContrastiveRecip
 
 
 def _check_negatives(items: Sequence[LabelledFeatures], recipe: ContrastiveRecipe) -> list[str]:
-    """Return a warning if many texts have no negative in their batch.
+    """Return warnings of texts without negatives in their batch, and of pairs and negatives that are the text.
 
     Raises:
         ValueError: if none has one, so that there is nothing to learn.
@@ -270,11 +271,14 @@ def _check_negatives(items: Sequence[LabelledFeatures], recipe: ContrastiveRecip
     different = f"different texts: {texts:,} of {len(numbers):,}, different positives: {positives:,}"
     if fraction == 1:
         raise ValueError(f"no text of {_files(recipe)} has a negative in its batch, so the loss is 0; {different}")
+    lines = []
     if fraction > MAX_WITHOUT_NEGATIVES:
-        return [
-            f"warning: {fraction:.0%} of the texts have no negative in their batch, so their loss is 0; {different}"
-        ]
-    return []
+        lines.append(f"{fraction:.0%} of the texts have no negative in their batch, so their loss is 0; {different}")
+    if recipe.mode == "supervised" and (count := int((numbers[:, 0] == numbers[:, 1]).sum())):
+        lines.append(f"{count:,} of {len(numbers):,} texts are their own pair")
+    if count := int((numbers[:, 2:, None] == numbers[:, None, :2]).any((1, 2)).sum()):
+        lines.append(f"{count:,} of {len(numbers):,} texts have a negative that is the text or its pair")
+    return [f"warning: {line}" for line in lines]
 
 
 def _report_data(recipe: ContrastiveRecipe, data: EmbeddingData) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from training.data.columns import Columns, dev_columns, existing_columns
 from training.data.examples import Examples, encode_examples
 from training.data.input_warnings import report_inputs
 from training.data.plausibility import report_doubts
+from training.finetuning.data import pair_flags
 from training.objectives.labelled import read_examples, read_similarities
 from training.objectives.registry import best_baseline, check_kind, check_labels
 from training.objectives.similarity import compares_pairs, evaluate_pairs, word_overlap
@@ -71,7 +72,7 @@ def evaluate_predictions(
     examples = _read_examples(recipe, task, recipe.data)
     check_kind(task, examples)
     check_labels(task, examples)
-    report_doubts("data", examples)
+    report_doubts("data", examples, _doubted_pairs(recipe.checkpoint, examples))
     report_inputs("examples", recipe.checkpoint, task, encode_examples(task, examples))
     predictions = predict_with_progress(task, examples, run)
     if recipe.predictions:
@@ -83,6 +84,16 @@ def evaluate_predictions(
         name, scores = best_baseline(task.name, _read_examples(recipe, task, recipe.train), examples, task.tokenizer)
         rows[name] = scores
     return len(examples), rows, task.class_scores(examples, predictions)
+
+
+def _doubted_pairs(checkpoint: Path, examples: Examples) -> list[str]:
+    """Return a line if the checkpoint was trained on pairs of texts, but not all of these are, or the reverse."""
+    card, flags = read_task_card(checkpoint), pair_flags(examples)
+    learned = card.provenance.get("text_pairs") if card else None
+    if not flags or learned is None or all(flags) == learned:
+        return []
+    pairs = f"{sum(flags):,} of {len(flags):,} examples are pairs of texts"
+    return [f"{pairs}, but the checkpoint was trained on {'pairs' if learned else 'single ones'}"]
 
 
 def _read_examples(recipe: EvaluateRecipe, task: AnyTask, paths: Sequence[Path]) -> Examples:

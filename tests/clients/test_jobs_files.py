@@ -77,7 +77,8 @@ def test_carriage_returns_alone_end_lines(run: Run, folder: Path) -> None:
         (folder / name).write_text("\r".join(["text", *TEXTS, ""]))
 
     assert [row["vector"] for row in run("embed", "-i", "in.csv").rows] == [numbers(text) for text in TEXTS]
-    assert fails(run("embed", "-i", "in.txt"), "`in.txt` has no line feeds, only carriage returns; convert it: tr")
+    (folder / "in.txt").write_text("one\rtwo\n")
+    assert fails(run("embed", "-i", "in.txt"), "`in.txt` has only carriage returns between its lines; convert it: tr")
 
 
 @pytest.mark.parametrize("name", ["in.csv", "in.tsv"])

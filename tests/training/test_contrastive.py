@@ -488,6 +488,22 @@ def test_texts_without_negatives_are_counted(recipe, tmp_path, alone, capsys):
     assert re.search(warning, capsys.readouterr().err)
 
 
+def test_pairs_of_equal_texts_are_counted(recipe, tmp_path, alone, capsys):
+    """Warnings count texts that are their own pair, and negatives that are the pair; empty labels are none."""
+    rows = [
+        {"text": f"{word} cat", "text_pair": f"{word} {'cat' if n < 2 else 'dog'}", "negative": f"{word} dog"}
+        for n, word in enumerate(WORDS[:6])
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row | {"label": None}) + "\n" for row in rows))
+
+    train_embedding(replace(recipe, train=(tmp_path / "pairs.jsonl",), min_label=None, num_epochs=0.1), alone)
+
+    said = capsys.readouterr()
+    assert "warning: 2 of 6 texts are their own pair\n" in said.err
+    assert "warning: 4 of 6 texts have a negative that is the text or its pair\n" in said.err
+    assert "training does not read `label`" in said.out
+
+
 def test_known_dev_pairs_are_counted(recipe, tmp_path, alone, capsys):
     """A note counts the dev pairs that are also in the training data, in either order."""
     rows = [json.loads(line) for line in recipe.dev[0].read_text().splitlines()][:3]

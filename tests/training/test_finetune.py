@@ -283,14 +283,17 @@ def test_data_without_a_usable_answer_is_refused(finetuning, tmp_path, alone):
         finetune(recipe, alone)
 
 
-def test_dev_data_without_the_pairs_of_train_are_refused(finetuning, tmp_path, alone):
-    """Dev data without pairs are refused if the training data have pairs."""
+@pytest.mark.parametrize(
+    ("names", "message"), [(("text_pair", "pair"), "single texts, but .* pairs"), (("pair", "text_pair"), "pairs, but")]
+)
+def test_dev_data_without_the_pairs_of_train_are_refused(names, message, finetuning, tmp_path, alone):
+    """Pairs in the training data alone, or in the dev data alone, are refused."""
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
-    train.write_text("text\ttext_pair\tlabel\nthe cat\ta cat\tyes\na dog\tthe cat\tno\n")
-    dev.write_text("text\tpair\tlabel\nthe cat\ta cat\tyes\n")
+    train.write_text(f"text\t{names[0]}\tlabel\nthe cat\ta cat\tyes\na dog\tthe cat\tno\n")
+    dev.write_text(f"text\t{names[1]}\tlabel\nthe cat\ta cat\tyes\n")
     recipe = finetuning(train, dev)
 
-    with pytest.raises(ValueError, match=r"dev.tsv` has single texts, but the training data have pairs"):
+    with pytest.raises(ValueError, match=rf"dev.tsv` has {message}"):
         finetune(recipe, alone)
 
 
@@ -355,6 +358,10 @@ def test_evaluate_prints_scores_and_writes_predictions(finetuning, tmp_path, alo
     assert f"note: unused columns of `{train}`: `pair`\n" in result.stdout
     assert "warning: data: every label is `no`, so that nothing is learnt or compared\n" in result.stderr
     assert '"text": "好"' in out.read_text(encoding="utf-8")
+
+    train.write_text('{"text": "x", "label": "no", "text_pair": "y"}\n')
+    result = call(evaluate, arguments, monkeypatch, capfd)
+    assert "warning: data: 1 of 1 examples are pairs of texts, but the checkpoint was trained on si" in result.stderr
 
     train.write_text('{"text": "x", "label": "maybe"}\n')
     result = call(evaluate, [str(path), "--data", str(train)], monkeypatch, capfd)
@@ -494,6 +501,16 @@ def test_numeric_labels_get_a_warning(labels, is_warned, finetuning, tmp_path, a
     hint = f"; {warning.removeprefix('warning: ')}" if is_warned else ""
     with pytest.raises(ValueError, match=f"label `99` does not occur in the training data{hint}$"):
         finetune(finetuning(train, dev, run_dir=tmp_path / "b"), alone)
+
+
+@pytest.mark.parametrize(("label", "near"), [("1.0", "1"), ("YES", "yes")])
+def test_unknown_labels_are_told_from_spellings(label, near, finetuning, tmp_path, alone):
+    """The message for a dev label that the training data lack names the one that differs only in spelling."""
+    for name, text in (("train", near), ("dev", label)):
+        (tmp_path / f"{name}.tsv").write_text(f"text\tlabel\nthe cat\t{text}\nthe dog\tno\n")
+
+    with pytest.raises(ValueError, match=rf"`{label}` does not occur in the training data; `{near}` does; write it"):
+        finetune(finetuning(tmp_path / "train.tsv", tmp_path / "dev.tsv"), alone)
 
 
 def test_the_curve_is_of_all_kinds_of_dev_examples(finetuning, tmp_path, alone):

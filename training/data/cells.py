@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,8 @@ def _missing(location: str, row: Mapping[str, Any], name: str) -> RowError:
 def optional_text(location: str, row: Mapping[str, Any], name: str) -> str | None:
     """Return a text; None if the cell is empty or the column is missing."""
     value = row.get(name)
+    if value != value:  # NaN, as in `filled_cell`
+        return None
     if not isinstance(value, str | None):
         raise RowError(location, f"`{name}` must be a string", value)
     return value if value and value.strip() else None
@@ -115,7 +118,11 @@ def text_cell(location: str, row: Mapping[str, Any], name: str) -> str:
 def text_list(location: str, row: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """Return a list of texts that must not be empty."""
     values = filled_cell(location, row, name)
-    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+    if isinstance(values, str) and is_list_text(values):
+        raise RowError(location, f"`{name}` is a list written as text; write lists in JSON lines or Parquet", values)
+    if values == []:
+        raise RowError(location, f"`{name}` is an empty list", is_empty=True)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise RowError(location, f"`{name}` must be a list of strings", values)
     return tuple(values)
 
@@ -187,7 +194,7 @@ def is_list_text(text: str) -> bool:
     if not found:
         return False
     inside = next(item for item in found.groups() if item is not None).strip()
-    signs = r"['\"]|^[-\d.\s]*,[-\d.,\s]*$" if found[3] is not None else r"['\",]|^[-\d.\s]+$"
+    signs = r"['\"]|^[-\d.\s]*,[-\d.,\s]*$" if found[3] is not None else r"['\",]|^(?:[-\d.\s]|True|False)+$"
     return not inside or bool(re.search(signs, inside))
 
 
@@ -210,6 +217,6 @@ def _is_set(location: str, row: Mapping[str, Any], name: str, columns: Columns) 
 
 
 def _label(location: str, value: Any, columns: Columns) -> str:
-    if not isinstance(value, str | int | float):
+    if not isinstance(value, str | int | float | Decimal):
         raise RowError(location, f"`{columns.label}` must be a string or a number, or a list of them", value)
     return str(value).strip()

@@ -70,6 +70,11 @@ def read_conll(path: Path, *, tokens: str | None = None, tags: str | None = None
     words = [row for sentence in sentences for row in sentence]
     if names and names[tag] != "feats" and (bare := next((row for row in words if row[1][tag] == "_"), None)):
         raise ValueError(f"`{path}`, line {bare[0]}: no `{names[tag]}`; name another column with --columns.tags")
+    if not tokens and _holds_tags(words, word) and not _holds_tags(words, tag):
+        hint = f"if column {tag} has the words, give --columns.tokens {tag} --columns.tags {word}"
+        raise ValueError(
+            f"`{path}`, line {words[0][0]}: column {word}, of words, holds tags: `{words[0][1][word]}`; {hint}"
+        )
     examples = Examples(
         (
             f"`{path}`, line {sentence[0][0]}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.data.cells import read_table, text_cell, text_list, to_number
+from training.data.cells import is_list_text, read_table, text_cell, text_list, to_number
 from training.data.columns import Columns
 from training.data.examples import Examples
 
@@ -61,7 +61,8 @@ def read_pairs(paths: Sequence[Path], columns: Columns) -> tuple[Examples, Count
     def pair_of(location: str, row: dict[str, Any]) -> TextPair:
         texts = [text_cell(location, row, name) for name in (columns.text, columns.text_pair)]
         for name in negative_columns(row, columns):
-            is_list = isinstance(row[name], list)
+            value = row[name]
+            is_list = isinstance(value, list) or (isinstance(value, str) and is_list_text(value))
             texts += text_list(location, row, name) if is_list else [text_cell(location, row, name)]
         names.update(row.keys())
         return TextPair(tuple(texts), plain_label(row.get(columns.label)))

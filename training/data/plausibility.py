@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from training.data.cells import to_number
+from training.data.cells import is_list_text, to_number
 from training.data.examples import Examples, inputs_of, labels_of
 
 MIN_EXAMPLES = 5
@@ -16,7 +17,7 @@ MIN_EXAMPLES = 5
 MAX_LISTED = 8
 """Most labels that a line names."""
 
-_MARKS = ("-1", "-100", "-", "--", "?", "n/a", "na", "#n/a", "<na>", "nan", "null", "unlabeled", "unlabelled")
+_MARKS = ("-1", "-100", "-", "--", "?", "n/a", "na", "#n/a", "<na>", "\\n", "nan", "null", "unlabeled", "unlabelled")
 """Labels that often mean that there is none, in lower case."""
 
 
@@ -39,11 +40,14 @@ def doubts(examples: Examples, *, are_trained_on: bool = False) -> list[str]:
     labels = [labels_of(example) for example in examples]
     counts = Counter(label for item in labels for label in item)
     texts = [text for example in examples for text in inputs_of(example) if isinstance(text, str)]
-    lines = [_constant(labels, counts), _disagreements(examples, labels), quoting("texts", texts)]
+    lines = [_constant(labels, counts), _disagreements(examples, labels), quoting("texts", texts), _no_texts(texts)]
+    chosen = Counter(example.label for example in examples if hasattr(example, "choices"))
+    if chosen.total() > 4 * MIN_EXAMPLES and not chosen[0]:
+        lines.append("the first choice, number 0, is never right; do the numbers begin at 1?")
     if not any(hasattr(example, "tags") for example in examples):
-        lines.append(_marks(counts))
+        lines += [_marks(counts), _joined(counts)]
     if not any(isinstance(getattr(example, "label", None), float) for example in examples):
-        lines += [_spellings(counts), quoting("labels", list(counts), fraction=0)]
+        lines += [_spellings(counts), quoting("labels", list(counts), fraction=0), _strange_file(examples, labels)]
     if are_trained_on and any(isinstance(getattr(example, "label", None), str) for example in examples):
         rare = [name for name in counts if counts[name] < MIN_EXAMPLES]
         few = f"{len(rare)} of {len(counts)} labels have fewer than {MIN_EXAMPLES} examples"
@@ -71,12 +75,22 @@ def quoting(name: str, texts: Sequence[str], fraction: float = 0.5) -> str:
         fraction: fraction of texts up to which quotes around them are their own.
     """
     odd = [text for text in texts if '\\"' in text or '""' in text]
-    within = [text for text in texts if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"]
+    within = [text for text in texts if len(text.strip()) > 1 and text.lstrip()[0] == text.rstrip()[-1] in "\"'"]
     if len(within) > fraction * len(texts):
         odd += within
     if not odd:
         return ""
     return f"{len(odd):,} of {len(texts):,} {name} look quoted or escaped, such as `{odd[0][:60]}`; check the file"
+
+
+def _no_texts(texts: Sequence[str]) -> str:
+    """Describe texts that often mean that there is none, and lists that were printed as texts."""
+    marks = Counter(text for text in texts if text.casefold() in _MARKS and text.upper() != text.lower())
+    if marks:
+        return f"texts that often mean none: {listed(list(marks), marks)}"
+    lists = [text for text in texts if is_list_text(text)]
+    count = f"{len(lists):,} of {len(texts):,} texts look like lists that a program printed"
+    return f"{count}, such as `{lists[0][:60]}`" if 2 * len(lists) > len(texts) else ""
 
 
 def _constant(labels: Sequence[tuple[str, ...]], counts: Mapping[str, int]) -> str:
@@ -98,12 +112,43 @@ def _marks(counts: Mapping[str, int]) -> str:
 def _spellings(counts: Mapping[str, int]) -> str:
     groups = defaultdict(list)
     for name in counts:
-        shown = (char for char in unicodedata.normalize("NFKC", name) if unicodedata.category(char) != "Cf")
-        key = " ".join("".join(shown).casefold().split())
-        groups[key.lstrip("0") if key.isdecimal() else key].append(name)
+        groups[spelling(name)].append(name)
     alike = [name for names in groups.values() if len(names) > 1 for name in sorted(names)]
     differ = "labels that differ only in case, Unicode form, leading zeros or invisible characters"
     return f"{differ}: {listed(alike, counts)}" if alike else ""
+
+
+def spelling(name: str) -> str | float:
+    """Return a number, or what labels share that differ only in case, Unicode form or invisible characters."""
+    shown = (char for char in unicodedata.normalize("NFKC", name) if unicodedata.category(char) != "Cf")
+    key = " ".join("".join(shown).casefold().split())
+    number = to_number(key)
+    return number if math.isfinite(number) else key
+
+
+def _joined(counts: Mapping[str, int]) -> str:
+    """Describe labels that share parts between separators, as several labels in one text do (`a, b` beside `a`)."""
+    for mark in "|;,":
+        parts = Counter(part.strip() for name in counts for part in {*name.split(mark)})
+        if joined := [
+            name for name in counts if mark in name and any(parts[part.strip()] > 1 for part in name.split(mark))
+        ]:
+            hint = f"if each part is a label, give --columns.label-separator '{mark}'"
+            return f"labels that look like several: {listed(joined, counts)}; {hint}"
+    return ""
+
+
+def _strange_file(examples: Examples, labels: Sequence[tuple[str, ...]]) -> str:
+    """Describe a file with several labels that no other file has, as with words in one and numbers in another."""
+    found = defaultdict[str, set[str]](set)
+    for location, names in zip(examples.locations, labels, strict=True):
+        found[location.rpartition("`, ")[0]].update(names)
+    for file, names in found.items():
+        others = set[str]().union(*(found[other] for other in found if other != file))
+        if len(names) > 1 and len(others) > 1 and names.isdisjoint(others):
+            listed_names = ", ".join(f"`{visible(name)}`" for name in sorted(names)[:MAX_LISTED])
+            return f"no other file has the labels of {file}`: {listed_names}"
+    return ""
 
 
 def _disagreements(examples: Examples, labels: Sequence[tuple[str, ...]]) -> str:

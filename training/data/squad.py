@@ -128,4 +128,7 @@ def counted_in(context: str, answer: str, start: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return f"it lacks `{error.args[0]}`" if isinstance(error, KeyError) else str(error)
+    if isinstance(error, KeyError):
+        return f"it lacks `{error.args[0]}`"
+    is_other_type = isinstance(error, TypeError | AttributeError)
+    return "a list, an object or a text is where SQuAD has another of them" if is_other_type else str(error)

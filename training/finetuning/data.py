@@ -17,7 +17,7 @@ from training.checkpoint.task_card import read_task_card
 from training.checkpoint.tokenizer import check_truncation_side
 from training.data.examples import Examples, encode_examples, hold_out, inputs_of
 from training.data.input_warnings import report_inputs
-from training.data.plausibility import report_doubts, visible
+from training.data.plausibility import report_doubts, spelling, visible
 from training.finetuning.network import knows_labels
 from training.finetuning.recipe import TASK_FIELDS, FinetuneRecipe
 from training.loop.distributed import World
@@ -84,16 +84,19 @@ def task_settings(recipe: FinetuneRecipe, train: Examples, dev: Examples) -> Tas
 
     Raises:
         ValueError: if max_seq_length exceeds the checkpoint's positions, if the training data have a single label, or
-            if dev has a label that the training data lack, or has no pairs although the training data have.
+            if dev has a label that the training data lack, or one of both has pairs of texts and the other has none.
     """
     objective, max_seq_length = OBJECTIVES[recipe.task], sequence_length(recipe)
     labels = all_label_names(objective, train)
     if unknown := find_unknown_label(objective, dev, labels):
         location, label = unknown
         problem, hint = f"label `{visible(label)}` does not occur in the training data", objective.label_warning(labels)
+        if near := next((name for name in labels if spelling(name) == spelling(label)), None):
+            hint = f"`{visible(near)}` does; write it in one way"
         raise ValueError(f"{location}: {problem}{'; ' * bool(hint)}{hint}")
-    if recipe.dev and any(pair_flags(train)) and not any(pair_flags(dev)):
-        raise ValueError(f"`{recipe.dev[0]}` has single texts, but the training data have pairs (--columns.text-pair)")
+    if recipe.dev and any(pair_flags(train)) != any(pair_flags(dev)):
+        found, learned = ("single texts", "pairs")[:: 1 if any(pair_flags(train)) else -1]
+        raise ValueError(f"`{recipe.dev[0]}` has {found}, but the training data have {learned} (--columns.text-pair)")
     if len(labels) == 1:
         hints = ["at least two are needed", *train.notes]
         raise ValueError(f"the only label in `{recipe.train[0]}` is `{labels[0]}`; {'; '.join(hints)}")

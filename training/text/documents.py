@@ -236,7 +236,7 @@ def decompressed(raw: BinaryIO) -> BinaryIO:
     """Return the decompressed text of a file.
 
     Raises:
-        ValueError: if it is UTF-16 or UTF-32, or if carriage returns alone end its lines.
+        ValueError: if it is UTF-16 or UTF-32, or if carriage returns alone end its lines but the last.
     """
     opener = _OPENERS.get(Path(raw.name).suffix.lower())
     stream: Any = opener(raw) if opener else raw
@@ -246,7 +246,8 @@ def decompressed(raw: BinaryIO) -> BinaryIO:
             f"`{raw.name}` begins as UTF-16 or UTF-32, or with a NUL byte; convert text: "
             "iconv -f UTF-16 -t UTF-8 old.txt > new.txt"
         )
-    if b"\r" in start.rstrip(b"\r") and b"\n" not in start:
+    lines = start.strip(b"\r\n")
+    if b"\r" in lines and b"\n" not in lines:
         raise ValueError(
             f"carriage returns end the lines of `{raw.name}`; convert it: tr '\\r' '\\n' < old.txt > new.txt"
         )

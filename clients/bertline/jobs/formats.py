@@ -72,9 +72,9 @@ def read_lines(
     Raises:
         FileError: when a line is too long, or all lines end with carriage returns alone.
     """
-    start = stream.peek(_START_BYTES)[:_START_BYTES]  # type: ignore[attr-defined]
-    if b"\n" not in start and b"\r" in start.rstrip(b"\r"):
-        raise FileError(f"{name} has no line feeds, only carriage returns; convert it: tr '\\r' '\\n' < old > new")
+    start = stream.peek(_START_BYTES)[:_START_BYTES].strip(b"\r\n")  # type: ignore[attr-defined]
+    if b"\n" not in start and b"\r" in start:
+        raise FileError(f"{name} has only carriage returns between its lines; convert it: tr '\\r' '\\n' < old > new")
     for number in count(1):
         line = stream.readline(max_line_bytes + 1)
         if not line:

@@ -141,6 +141,10 @@ def test_conll_u_plus_names_its_columns(tmp_path):
         ("bn/1 0 cat O|bn/1 1 dog O||bn/2 0 a O|bn/2 1 b O", "line 1: the first column is the same in a whole sent"),
         ("a\tO|#id1\tfoo||#id2\tfoo", "line 4: a comment, or a word with a tag"),
         ("a O|# a comment in a sentence||b O", "line 2: 6 columns, but line 1 has 2"),
+        (
+            "O a|B-X b|O c",
+            "line 1: column 0, of words, holds tags: `O`; if column 1 has the words, give --columns.tokens 1",
+        ),
         ("word\tner|a\tO", "line 1: a header, which CoNLL does not have"),
         ("the O|cat\t", "line 2: expected a word and a tag: `cat`"),
         ("a text\tyes|" * 2500, "line 2001: 2,000 lines without an empty one; CoNLL has a word"),

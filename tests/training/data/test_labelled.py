@@ -1,6 +1,7 @@
 """Tests of reading labelled data, of the optimizer's rules, and of baselines."""
 
 import codecs
+import itertools
 import json
 import lzma
 import re
@@ -129,8 +130,10 @@ def test_one_number_is_one_label(labels, tmp_path):
         read("a.jsonl", "b.jsonl")
 
 
-@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
-@pytest.mark.parametrize("empty", ["", "  "])
+@pytest.mark.parametrize(
+    ("name", "empty"),
+    [*itertools.product(["a.tsv", "a.csv", "a.jsonl"], ["", "  "]), ("a.jsonl", None), ("a.jsonl", float("nan"))],
+)
 def test_rows_without_a_pair_are_single_texts(name, empty, tmp_path):
     """A table may have pairs and single texts: an empty cell of the pair is none."""
     rows = [("one", "two", "x"), ("three", empty, "y")]
@@ -359,6 +362,8 @@ def test_impossible_questions_have_no_answer(kind, changes, answers, start, tmp_
     ("content", "message"),
     [
         ({"data": [{}]}, "it lacks `paragraphs`"),
+        ([{}], "a list, an object or a text is where SQuAD has another of them"),
+        (squad(answers=["here"]), "a list, an object or a text is where SQuAD has another of them, in question"),
         (squad(question=None), "`question` must have type str: `None`, in question `{'id': 'q7'"),
         (squad(is_impossible="no"), "`is_impossible` must be true or false: `no`, in question"),
         (squad(is_impossible=False, answers=[]), "`is_impossible` is false, but there is no answer, in question"),

@@ -34,7 +34,7 @@ def test_negatives_are_lists_or_columns_with_numbers(kind, tmp_path):
     ("row", "columns", "message"),
     [
         ({"text": "a", "text_pair": "b"}, Columns(negative="hard"), "line 1: no column `hard`"),
-        ({"text": "a", "text_pair": "b", "negative": []}, Columns(), "line 1: `negative` must be a list of strings"),
+        ({"text": "a", "text_pair": "b", "negative": []}, Columns(), "line 1: `negative` is an empty list"),
         ({"text": "a", "text_pair": "b", "negative_3": ["c", 3]}, Columns(), "`negative_3` must be a list of strings"),
         ({"text": "a", "text_pair": ["b"]}, Columns(), "`text_pair` must be a string"),
     ],

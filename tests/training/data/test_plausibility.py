@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from decimal import Decimal
 
 import numpy as np
 import pyarrow
@@ -19,6 +20,7 @@ from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
 from training.data.columns import Columns
 from training.data.examples import Examples, hold_out, labels_of
+from training.data.pairs import read_pairs
 from training.data.plausibility import doubts, report_doubts
 from training.data.squad import read_spans
 from training.data.table_examples import read_classification, read_multiple_choice, read_regression
@@ -89,6 +91,27 @@ def test_rows_without_a_label_are_left_out(read, flags, kept, tmp_path):
     assert f"{len(rows) - len(kept)} of {len(rows)} rows are left out: " in found.notes[0]
 
 
+def test_empty_lists_are_empty_rows(tmp_path):
+    """A sentence without words is left out if the user says so."""
+    rows = [{"tokens": ["a"], "tags": ["O"]}, {"tokens": [], "tags": []}]
+    path = write(tmp_path / "a.jsonl", rows)
+
+    assert len(read_tagging(path, Columns(skip_empty=True))) == 1
+    with pytest.raises(ValueError, match="line 2: `tokens` is an empty list; --skip-empty leaves out"):
+        read_tagging(path, Columns())
+
+
+@pytest.mark.parametrize("cell", ["['a', 'b']", '["a"]', "['a' 'b']"])
+def test_lists_of_texts_in_one_cell_are_refused(cell, tmp_path):
+    """Lists of words, choices or negatives written as text are refused."""
+    row = {"tokens": cell, "tags": cell, "choices": cell, "text": "a", "text_pair": "b", "negative": cell, "label": 0}
+    path = write(tmp_path / "a.jsonl", [row])
+
+    for read in (read_tagging, read_multiple_choice, lambda path, columns: read_pairs([path], columns)):
+        with pytest.raises(ValueError, match=r"line 1: `.*` is a list written as text; write lists in JSON lines"):
+            read(path, Columns())
+
+
 # Labels
 
 
@@ -129,11 +152,14 @@ HOT = [[0, 1, 0], [1, 0, 1], [0, 0, 0]]
         lambda row: list(map(str, row)),
         lambda row: str(np.array(row)),
         lambda row: str(np.array(row, dtype=float)),
+        lambda row: str(np.array(row, dtype=bool)),
+        lambda row: list(map(Decimal, row)),
     ],
 )
 def test_multi_hot_rows_are_recognised(form, tmp_path):
     """Rows of as many 0 and 1 are labels by position, as Python and numpy write them; a note says so."""
-    path = write(tmp_path / "a.jsonl", [{"text": "x", "label": form(row)} for row in HOT])
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"] * 3, "label": [form(row) for row in HOT]}), path)
 
     found = read_classification(path, Columns())
 
@@ -308,6 +334,11 @@ def texts(*labels):
         (texts("yes", "N/A", "-"), ["labels that often mean none: `N/A` 1, `-` 1; leave"]),
         (texts("-2", "-1", "0"), []),
         (texts("yes", "yes"), ["every label is `yes`, so that nothing is learnt or compared"]),
+        (texts("a", "\\N"), [r"labels that often mean none: `\\N` 1"]),
+        (texts("a, b", "b", "c"), [r"labels that look like several: `a, b` 1; .*--columns.label-separator ','$"]),
+        (texts("1|0", "0|1"), [r"labels that look like several: `1\|0` 1, `0\|1` 1; "]),
+        (texts("a, b", "c", "d; e"), []),
+        (texts(' "a"', "b"), ['1 of 2 labels look quoted or escaped, such as ` "a"`']),
         (texts('"a"', "b"), ['1 of 2 labels look quoted or escaped, such as `"a"`']),
         (
             [ClassificationExample("a", label="x"), ClassificationExample("a", label="y")] * 2,
@@ -322,6 +353,18 @@ def texts(*labels):
         ([RegressionExample(str(n), label=float(n)) for n in (-1, 0, 5)], ["labels that often mean none: `-1` 1"]),
         ([RegressionExample(str(n), label=n / 3) for n in range(-3, 3)], []),
         ([MultipleChoiceExample(("a", "b"), str(n), label=0) for n in range(2)], ["every label is `0`"]),
+        (
+            [MultipleChoiceExample(("a", "b", "c"), str(n), label=1 + n % 2) for n in range(21)],
+            ["the first choice, number 0, is never right; do the numbers begin at 1"],
+        ),
+        (
+            [RegressionExample("nan", label=0.0), RegressionExample("b", label=3.0)],
+            ["texts that often mean none: `nan` 1"],
+        ),
+        (
+            [RegressionExample(f"['{n}']", label=float(n)) for n in range(3)],
+            ["3 of 3 texts look like lists that a prog"],
+        ),
         ([TaggingExample(("a", "-"), ("O", "-")), TaggingExample(("b",), ("o",))], ["labels that differ only in case"]),
         ([SpanExample("q", "a b", ("a",), 0), SpanExample("q", "a b", ("b",), 2)], []),
     ],
@@ -333,6 +376,17 @@ def test_doubts_are_one_line_each(examples, expected):
     assert len(found) == len(expected)
     for line, pattern in zip(found, expected, strict=True):
         assert re.search(pattern, line)
+
+
+@pytest.mark.parametrize(("second", "is_odd"), [("01", True), ("10x", False), ("0", False), ("xy", False)])
+def test_files_with_other_labels_are_named(second, is_odd):
+    """A file is named if it has several labels, none of which the other files have."""
+    located = [
+        (f"`{file}`, line {n}", label) for file, names in (("a", "xy"), ("b", second)) for n, label in enumerate(names)
+    ]
+    examples = Examples((place, ClassificationExample(place, label=label)) for place, label in located)
+
+    assert any("no other file has the labels of `" in line for line in doubts(examples)) == is_odd
 
 
 def test_rare_classes_are_named_in_training_data(capsys):

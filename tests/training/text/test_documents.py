@@ -50,6 +50,7 @@ def test_every_format_gives_the_same_documents(tmp_path):
             gzip.compress('{"text": "x"}\n'.encode("utf-16-be"), mtime=0),
             r"bad.jsonl.gz` begins as UTF-16",
         ),
+        ("mac.txt", b"One is here.\rAnd there.\r\n", r"carriage returns end the lines of `.*mac.txt`; convert it: tr"),
         ("mac.txt", b"One is here.\rAnd there.\r", r"carriage returns end the lines of `.*mac.txt`; convert it: tr"),
         ("bad.txt.gz", b"not packed", r"cannot read .*bad.txt.gz"),
     ],
