@@ -22,6 +22,7 @@ from export.session import engine_version
 from export.source import Source
 from export.variant import Configuration
 from tasks.bundle.files import atomic_write, sha256
+from tasks.bundle.known_outputs import KnownOutputs
 from tasks.bundle.machine import describe_machine
 from tasks.bundle.manifest import MANIFEST_FILE, Manifest, Precision
 from tasks.bundle.model_directory import GRAPH_FILES, file_for, graph_file, holds_manifest
@@ -61,6 +62,8 @@ class ExportResult:
     """True if the server truncates long texts unless a request overrides it."""
     small_vectors: SmallVectors | None = None
     """Calibration of int8 vectors; None without."""
+    known_outputs: KnownOutputs | None = None
+    """PyTorch's outputs for the known input."""
 
 
 def check_destination(model_dir: Path, checkpoint: Path, data: Sequence[Path], *, replace: bool) -> None:
@@ -122,6 +125,7 @@ def write_package(
         scores=_scores(source, result),
         truncate=result.truncate,
         small_vectors=result.small_vectors,
+        known_outputs=result.known_outputs,
     )
     write_manifest(directory, manifest, notes)
 

@@ -11,6 +11,7 @@ import numpy as np
 from tasks import AnyTask
 from tasks.base import first_line
 from tasks.batching import RunModel
+from tasks.bundle.known_outputs import NUM_TOKENS, KnownOutputs, known_input, sample
 from tasks.features import Features, collate
 
 _BATCH_SIZES = (1, 2, 7)
@@ -21,6 +22,11 @@ _MAX_VALUES = 2**25
 """Largest output, in values; masked-lm has one for each token and word of the vocabulary."""
 _MAX_PAIRS = 2**24
 """Largest number of pairs of tokens in a batch of several sequences; a head's attention has a score for each."""
+
+
+_MARGIN = 2.0
+"""Factor by which a served graph may differ more from PyTorch than on the machine of the export: others round in other
+places, and one step of int8 leads to others."""
 
 
 class ParityError(ValueError):
@@ -83,6 +89,25 @@ def require_finite(reference: RunModel, names: Sequence[str]) -> RunModel:
         return outputs
 
     return checked
+
+
+def known_outputs(task: AnyTask, reference: RunModel, runs: Sequence[RunModel], *, atol: float) -> KnownOutputs:
+    """Return PyTorch's outputs for the known input, and how far from them the graphs may be.
+
+    Args:
+        reference: runs the network in PyTorch.
+        runs: run the written graphs, which have passed the checks of the export.
+        atol: as for `check_parity`.
+    """
+    features = known_input(task.tokenizer, min(NUM_TOKENS, task.settings.max_seq_length))
+    arrays = collate([features], pad_id=task.tokenizer.pad_id)
+    expected, graphs = reference(arrays), [run(arrays) for run in runs]
+    values, limits = {}, {}
+    for name in task.output_names:
+        values[name] = tuple(float(f"{value:.8g}") for value in sample(expected[name])[0])
+        differences = [float(np.abs(sample(outputs[name])[0] - values[name]).max()) for outputs in graphs]
+        limits[name] = max(atol * max(1.0, np.abs(values[name]).max() / _LARGE), _MARGIN * max(differences))
+    return KnownOutputs(values=values, atol=limits)
 
 
 def random_batches(task: AnyTask, *, max_batch_tokens: int | None = None) -> Iterator[dict[str, np.ndarray]]:

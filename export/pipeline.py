@@ -26,7 +26,7 @@ from export.evaluation_set import EvaluationSet, ExportData
 from export.graph import build_graph
 from export.network import Network
 from export.package import ExportResult, check_destination, write_package
-from export.parity import ParityError, batch_shapes, check_parity, require_finite
+from export.parity import ParityError, batch_shapes, check_parity, known_outputs, require_finite
 from export.quality import Evaluator
 from export.quality_gate import Decision, QualityError, QualityLimits, check_final_graph, choose, judged_floats
 from export.reporter import SILENT, Reporter
@@ -40,6 +40,7 @@ from export.thresholds import choose_thresholds
 from export.variant import Configuration, GraphPrecision, Target, TargetName
 from tasks.base import first_line
 from tasks.bundle.files import atomic_directory
+from tasks.bundle.known_outputs import KnownOutputs
 from tasks.bundle.machine import available_cpus
 from tasks.bundle.manifest import Precision
 from tasks.bundle.model_directory import GRAPH_FILES, ModelDirectory, file_for, parse_model_path, read_model_directory
@@ -246,7 +247,8 @@ class _Export:
             decision, differences = self.write_and_check(directory, decision, configuration)
         small = self.small_vectors(directory, configuration) if isinstance(self.task, Embedding) else None
         name = self.evaluator.evaluation_set.name
-        return ExportResult(decision, configuration, trials, name, record, differences, self.truncate, small)
+        known = self.known_outputs(directory, configuration)
+        return ExportResult(decision, configuration, trials, name, record, differences, self.truncate, small, known)
 
     def choose_precision(self, calibration: Sequence[Features]) -> Decision:
         """Choose the precision of the graph; SmoothQuant and static int8 need sequences to calibrate on."""
@@ -353,6 +355,12 @@ class _Export:
         largest = max(differences.values())
         reporter.say(f"fp32 graph: differs from PyTorch by at most {largest:.1e} (atol {atol:.0e})")
         return differences
+
+    def known_outputs(self, directory: Path, configuration: Configuration) -> KnownOutputs:
+        """Return PyTorch's outputs for the known input, and how far from them the written graphs may be."""
+        executions = [part.execution for part in (configuration, configuration.fallback) if part]
+        runs = [graph_run(directory / file_for(item), execution=item) for item in executions]
+        return known_outputs(self.task, self.evaluator.run, runs, atol=self.limits.atol)
 
     def small_vectors(self, directory: Path, configuration: Configuration) -> SmallVectors | None:
         """Return the calibration of int8 vectors of the written graph, if there are enough texts."""

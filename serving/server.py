@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from serving.core.cache import ReplyCache
 from serving.core.calls import Call
+from serving.core.canary import Canaries
 from serving.core.credentials import BearerTokens, TlsFiles
 from serving.core.errors import ReceivingError
 from serving.core.guards import Guards
@@ -127,6 +128,7 @@ class Server:
             max_queue_s=settings.max_queue_s,
             max_run_s=settings.max_run_s,
         )
+        self._canaries = Canaries(self._scheduler, settings.canary_s, lambda: self._publish(self._service.models))
         cache: ReplyCache | None = ReplyCache(settings.cache_bytes) if settings.cache_bytes else None
         limits = RequestLimits(settings.max_texts, settings.max_chars)
         self._service = InferenceService(self._scheduler, self.metrics, limits, cache)
@@ -153,6 +155,7 @@ class Server:
             queued_sequences=self._scheduler.queued_sequences,
             queued_tokens=self._scheduler.queued_tokens,
             num_dropped_lines=streams.num_dropped,
+            canary_problems=self._canaries.problems,
         )
         if cache is not None:
             self.metrics.collect_cache(lambda: cache.num_bytes, lambda: len(cache))
@@ -195,6 +198,7 @@ class Server:
             tls=self._tls_files(),
             grpc_port=lambda: self.port,
             health_problem=lambda: self.health_problem,
+            run_canaries=self._canaries.run,
             observers=self._observers(exchange.trace_attributes, exchange.SERVER_FAULTS),
         )
 
@@ -260,7 +264,7 @@ class Server:
         self._tasks.append(asyncio.create_task(trim_memory()))
 
     async def monitor_workers(self) -> None:
-        """Monitor workers and update health; raise when one is stuck.
+        """Monitor workers, run canaries and update health; raise when a worker is stuck.
 
         Raises:
             RuntimeError: when a run does not end after its abort, so that only a new process has all cores again; or
@@ -275,6 +279,7 @@ class Server:
                 self._worker_problem = problem
                 logger.log(logging.ERROR if problem else logging.INFO, "workers: %s", problem or "recovered")
                 self._publish(self._service.models)
+            self._canaries.tick()
 
     @property
     def is_busy(self) -> bool:
@@ -286,9 +291,13 @@ class Server:
         """Reason why the health status of the server is NOT_SERVING; empty if it is SERVING. Thread-safe."""
         if self._health.serving.get("", False):
             return ""
-        if self._service.unavailable or self._worker_problem:
-            return self._service.unavailable or self._worker_problem
-        return "no model is loaded"
+        return self._service.unavailable or self._worker_problem or self._canary_problem or "no model is loaded"
+
+    @property
+    def _canary_problem(self) -> str:
+        """Why a model does not work any more, with its name; empty if all work."""
+        problems = ((model.manifest, problem) for model, problem in self._canaries.problems().items() if problem)
+        return next((f"`{item.name}/{item.version}` fails its canary: {problem}" for item, problem in problems), "")
 
     def reload(self) -> None:
         """Scan the directory of models immediately."""
@@ -338,13 +347,19 @@ class Server:
         )
 
     def _publish(self, models: Models) -> None:
-        """Serve these models and publish their health. A model is healthy if a version is, the server if a model is."""
+        """Serve these models and publish their health. A model is healthy if a version is, the server if a model is and
+        no canary fails: memory that is full or broken is seldom that of one model."""
+        self._canaries.watch(models)
         self._service.publish(models)
+        self._service.problems = problems = self._canaries.problems()
         healthy = {"": False, SERVICE: False, open_inference.SERVICE: False}
         for item in models.versions:
             serves = bool(item.model) and not self._service.unavailable and not self._worker_problem
-            for service in ("", SERVICE, open_inference.SERVICE, f"{SERVICE}/{item.name}", f"{SERVICE}/{item}"):
-                healthy[service] = healthy.get(service, False) or serves
+            for service in ("", SERVICE, open_inference.SERVICE):
+                healthy[service] = healthy[service] or (serves and not any(problems.values()))
+            works = serves and not (item.model and problems[item.model])
+            for service in (f"{SERVICE}/{item.name}", f"{SERVICE}/{item}"):
+                healthy[service] = healthy.get(service, False) or works
         self._health.publish({service: SERVING if serves else NOT_SERVING for service, serves in healthy.items()})
 
     def _is_healthy(self, model: str) -> bool:

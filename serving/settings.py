@@ -119,6 +119,10 @@ class Settings(BaseSettings):
     """Maximum seconds of one batch. A longer one is aborted: its calls fail, and the health status is NOT_SERVING until
     it ends; if it does not end within 5 s, the server exits. A model that takes longer at its start is not loaded.
     Raise it for long sequences on a slow machine."""
+    canary_s: float = Field(60.0, ge=0, allow_inf_nan=False)
+    """Seconds between canaries: runs of a known input and of the longest batch, which turn health to NOT_SERVING if the
+    outputs are wrong or fail. The interval is longer where all would take more than 0.1% of a core; 0: only at load and
+    after `POST /health`."""
     cache_bytes: int = Field(0, ge=0)
     """Memory in bytes for a cache of replies to identical requests; 0: no cache. Useful if queries repeat; the metrics
     show the hit rate."""

@@ -228,7 +228,7 @@ def http() -> str:
     from serving.http_api.app import all_operations
     from serving.http_api.server_routes import describe_routes
 
-    operations = all_operations(Mock(), Mock(), Mock(), max_request_bytes=0, health_problem=str)
+    operations = all_operations(Mock(), Mock(), Mock(), max_request_bytes=0, health_problem=str, run_canaries=Mock())
     described = describe_routes(operations)
     schemas = described["components"]["schemas"]
     routes, rpcs, requests = [], list[str](), dict[str, None]()

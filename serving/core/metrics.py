@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from serving.core import credentials
+from serving.core.canary import Canary
 from serving.core.errors import ERRORS, DeadlineTooShortError, QueueFullError, RefusedError, TooLargeError
 from serving.core.models import Model, State
 from serving.core.scheduler import BatchStats
@@ -124,6 +125,7 @@ class Metrics:
         queued_sequences: Callable[[Model], int],
         queued_tokens: Callable[[Model], int],
         num_dropped_lines: Callable[[], int],
+        canary_problems: Callable[[], Mapping[Model, str]],
     ) -> None:
         """Register functions that return the state of the server; each scrape calls them.
 
@@ -134,10 +136,12 @@ class Metrics:
             queued_sequences: number of sequences in the queue of a model.
             queued_tokens: number of tokens in the queue of a model.
             num_dropped_lines: number of log lines that could not be written.
+            canary_problems: model -> why its canary fails; empty if it passes.
         """
         self._scan_age.set_function(scan_age_s)
         self._register(lambda: _state_family(states()))
         self._register(lambda: _health_family(serving()))
+        self._register(lambda: _canary_family(canary_problems()))
         self._register(
             lambda: CounterMetricFamily(
                 "bertline_log_lines_dropped", "Log lines that could not be written.", num_dropped_lines()
@@ -206,9 +210,10 @@ class Metrics:
         """Observe the time to turn outputs into a reply."""
         self._series(model).decode.observe(seconds)
 
-    def job_refused(self, model: Model, error: RefusedError) -> None:
+    def job_refused(self, model: Model | Canary, error: RefusedError) -> None:
         """Count a request that the queue did not admit, by its error, one of REJECTIONS."""
-        self._rejected.labels(*_labels(model), REJECTIONS[type(error)]).inc()
+        if isinstance(model, Model):
+            self._rejected.labels(*_labels(model), REJECTIONS[type(error)]).inc()
 
     def cache_looked_up(self, model: Model, *, hit: bool) -> None:
         """Count a cache lookup; a miss is counted after the reply is computed."""
@@ -218,8 +223,10 @@ class Metrics:
         """Count evicted replies."""
         self._cache_evicted.inc(count)
 
-    def batch_done(self, model: Model, batch: BatchStats) -> None:
-        """Observe a computed batch."""
+    def batch_done(self, model: Model | Canary, batch: BatchStats) -> None:
+        """Observe a computed batch, except those of canaries."""
+        if not isinstance(model, Model):
+            return
         series = self._series(model)
         for wait_s in batch.queue_s:
             series.queue.observe(wait_s)
@@ -229,9 +236,10 @@ class Metrics:
         series.tokens.inc(batch.num_tokens)
         series.padding.inc(batch.padded_tokens - batch.num_tokens)
 
-    def sequences_dropped(self, model: Model, count: int) -> None:
+    def sequences_dropped(self, model: Model | Canary, count: int) -> None:
         """Count sequences that were cancelled or expired in the queue."""
-        self._cancelled.labels(*_labels(model)).inc(count)
+        if isinstance(model, Model):
+            self._cancelled.labels(*_labels(model)).inc(count)
 
 
 class _Collector(Collector):
@@ -261,6 +269,15 @@ def _health_family(serving: Mapping[str, bool]) -> GaugeMetricFamily:
     for service, serves in serving.items():
         if service:
             family.add_metric((service,), serves)
+    return family
+
+
+def _canary_family(problems: Mapping[Model, str]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "bertline_model_healthy", "1 if the last canaries of a loaded version passed.", labels=VERSION_LABELS
+    )
+    for model, problem in problems.items():
+        family.add_metric(_labels(model)[:2], not problem)
     return family
 
 

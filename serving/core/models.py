@@ -18,7 +18,8 @@ from serving.core.errors import InvalidRequestError, ModelNotFoundError, Unavail
 from serving.core.job import AbortableRun
 from serving.core.latency_model import LinearFit
 from serving.core.session import Arrays, Session, choose_execution
-from tasks.base import AnyTask, Outputs, first_line
+from tasks.base import NOT_FINITE, AnyTask, Outputs, first_line
+from tasks.bundle.known_outputs import NUM_TOKENS, KnownOutputs, known_input
 from tasks.bundle.manifest import Execution, Manifest
 from tasks.bundle.model_directory import ModelDirectory, graph_file, parse_model_path, read_model_directory
 from tasks.features import Features, collate, split_outputs
@@ -28,6 +29,19 @@ from tasks.text.tokenizer_files import TOKENIZER_FILE
 
 MAX_RUNS, MAX_MEASURE_S = 5, 0.1
 """Limits of the measurement at load time: a batch is run at most MAX_RUNS times, and not again after MAX_MEASURE_S."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Batch of the known input that shows whether a model works."""
+
+    rows: int
+    length: int
+    """Tokens of each row."""
+    expected: KnownOutputs
+    """Outputs of the run at load time."""
+    core_s: float
+    """Core seconds of that run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +55,8 @@ class Model:
     """Execution settings: those of the manifest, except where the server's settings replace them."""
     measured_batches: Sequence[tuple[int, float]] = ()
     """(tokens, core seconds) of the warm-up batches; tokens include padding."""
+    probes: Sequence[Probe] = ()
+    """The known input alone, and the longest batch."""
     manifest_json: str = ""
     """Manifest as JSON for clients. Made at load time: a large one takes a second, too long for the event loop."""
 
@@ -79,8 +95,6 @@ class Model:
     def warm_up(self, max_run_s: float) -> list[tuple[int, float]]:
         """Run sequences of the maximum and the minimum length, check the output shapes, and measure the time.
 
-        On CPUs, the memory for the longest is freed in the end: 40 MB for a small network.
-
         Args:
             max_run_s: maximum seconds of a run; a longer one is aborted.
 
@@ -99,8 +113,43 @@ class Model:
             outputs, _ = self._run(arrays, length, max_run_s)  # not measured: slower than the others
             measured.append((2 * length, self._measure(arrays, length, max_run_s) * self.num_threads))
             self._check_shapes(outputs, length)
-        self.session.release_memory(arrays)  # most models never read so long a text again
         return measured
+
+    def run_probes(self, max_run_s: float) -> list[Probe]:
+        """Run the known input alone, and as the longest batch that the limits allow, and check the outputs.
+
+        On CPUs, the memory of the longest batch is freed in the end: 40 MB for a small network.
+
+        Args:
+            max_run_s: as for `warm_up`.
+
+        Raises:
+            ValueError: when the graph fails or takes too long, or an output is not finite or further from that of the
+                manifest than the export allows.
+        """
+        longest, probes = self.task.settings.max_seq_length, []
+        shapes = [(1, min(NUM_TOKENS, longest)), (max(1, self.max_batch_tokens // longest), longest)]
+        for (rows, length), reference in zip(shapes, (self.manifest.known_outputs, None), strict=True):
+            outputs, seconds = self._run(self._known_batch(rows, length), length, max_run_s)
+            expected = KnownOutputs.of(outputs)
+            if problem := self._numbers_problem(outputs, reference or expected):
+                raise ValueError(f"`{self.session.path}` computes wrong numbers: {problem}; export the model again")
+            probes.append(Probe(rows, length, expected, seconds * self.num_threads))
+        self.session.release_memory(self._known_batch(*shapes[0]))  # most models never read so long a text again
+        return probes
+
+    def probe(self, probe: Probe, run: AbortableRun) -> str:
+        """Run a probe again; return what is wrong with its outputs, empty if nothing is."""
+        outputs = self.session.run(self._known_batch(probe.rows, probe.length), run)
+        return self._numbers_problem(outputs, probe.expected)
+
+    def _known_batch(self, rows: int, length: int) -> Arrays:
+        tokenizer = self.task.tokenizer
+        return collate([known_input(tokenizer, length)] * rows, pad_id=tokenizer.pad_id)
+
+    def _numbers_problem(self, outputs: Arrays, expected: KnownOutputs) -> str:
+        broken = [name for name, array in outputs.items() if not self.task.is_usable(array)]
+        return f"output `{broken[0]}` has {NOT_FINITE}" if broken else expected.problem(outputs)
 
     def _measure(self, arrays: Arrays, length: int, max_run_s: float) -> float:
         """Return the seconds of the fastest of a few runs: other processes make runs slower, never faster."""
@@ -196,7 +245,8 @@ def load_model(
     )
     session = Session(directory, task.output_names, execution, workers)
     model = Model(manifest=manifest, task=task, session=session, execution=execution)
-    return replace(model, measured_batches=model.warm_up(max_run_s), manifest_json=manifest.to_json())
+    measured, probes = model.warm_up(max_run_s), model.run_probes(max_run_s)
+    return replace(model, measured_batches=measured, probes=probes, manifest_json=manifest.to_json())
 
 
 _tokenizers: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -47,6 +47,8 @@ class InferenceService:
     ) -> None:
         self.models = Models([])
         self.unavailable: str | None = "the server is starting"
+        self.problems: Mapping[Model, str] = {}
+        """Why the canary of a model fails; empty if it passes."""
         self.limits = limits
         self.encoder = TextEncoder(scheduler, metrics, limits)
         self.codec_pool = CodecPool(CODEC, NUM_THREADS, metrics.waited)

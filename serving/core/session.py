@@ -77,8 +77,6 @@ class OnnxRuntimeRun:
 class OnnxRuntimeGraph:
     """Session of ONNX Runtime; `run` is thread-safe."""
 
-    new_run = OnnxRuntimeRun
-
     def __init__(self, path: Path, weight_files: Sequence[str], execution: Execution) -> None:
         """Load a graph.
 
@@ -113,6 +111,18 @@ class OnnxRuntimeGraph:
         self.outputs = tuple(item.name for item in self._session.get_outputs())
         """Names of the outputs."""
 
+    def new_run(self, *, frees: bool = False) -> OnnxRuntimeRun:
+        """Return a handle for one call of `run`.
+
+        Args:
+            frees: on CPUs, free the memory of this run and of earlier ones in the end; the first block stays, with the
+                weights.
+        """
+        run = OnnxRuntimeRun()
+        if frees and self._provider == CPU:
+            run.options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        return run
+
     def run(self, names: Sequence[str], arrays: dict[str, np.ndarray], run: OnnxRuntimeRun) -> dict[str, np.ndarray]:
         """Run the graph on one batch.
 
@@ -127,14 +137,9 @@ class OnnxRuntimeGraph:
         return dict(zip(names, self._session.run(names, arrays, run.options), strict=True))
 
     def release_memory(self, arrays: dict[str, np.ndarray]) -> None:
-        """Run a batch on CPUs, after which ONNX Runtime frees the memory of earlier, larger ones; do nothing on GPUs.
-
-        The first block stays, with the weights.
-        """
+        """Run a batch on CPUs and free the memory of earlier, larger ones; do nothing on GPUs."""
         if self._provider == CPU:
-            run = self.new_run()
-            run.options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-            self.run(self.outputs[:1], arrays, run)
+            self.run(self.outputs[:1], arrays, self.new_run(frees=True))
 
 
 def _weights(path: Path, names: Sequence[str], execution: Execution, options: ort.SessionOptions) -> list[bytes]:
@@ -193,9 +198,9 @@ class Session:
             )
         self._output_names = list(output_names)
 
-    def new_run(self) -> AbortableRun:
-        """Return a handle for one call of `run`."""
-        return self._graph.new_run()  # type: ignore[no-any-return]
+    def new_run(self, *, frees: bool = False) -> AbortableRun:
+        """Return a handle for one call of `run`; with `frees`, that of ONNX Runtime frees its memory in the end."""
+        return self._graph.new_run(frees=frees)  # type: ignore[no-any-return]
 
     def run(self, arrays: Arrays, run: Any = None) -> Arrays:
         """Run the graph on one batch.

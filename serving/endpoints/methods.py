@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from bertline.v1 import encoder_pb2 as pb
 from serving.core.calls import Call
 from serving.core.endpoint import Request
 from serving.core.limits import ParseLimits
-from serving.core.models import State, Version
+from serving.core.models import Model, State, Version
 from serving.core.service import InferenceService
 from serving.endpoints import ENDPOINTS
 from serving.endpoints.tokenize import answer_tokenize
@@ -38,7 +38,9 @@ def encoder_methods(service: InferenceService) -> dict[str, Method]:
 async def list_models(service: InferenceService, request: Request, call: Call) -> bytes:
     """Answer a ListModelsRequest: all versions, loaded or not."""
     request.parse(ParseLimits())
-    return pb.ListModelsReply(models=[describe(item) for item in service.models.versions]).SerializeToString()
+    return pb.ListModelsReply(
+        models=[describe(item, service.problems) for item in service.models.versions]
+    ).SerializeToString()
 
 
 async def get_model(service: InferenceService, request: Request, call: Call) -> bytes:
@@ -49,11 +51,17 @@ async def get_model(service: InferenceService, request: Request, call: Call) -> 
     """
     wanted = request.parse(ParseLimits()).model
     model = service.models.find(wanted.name, wanted.version)
-    return next(describe(item) for item in service.models.versions if item.model is model).SerializeToString()
+    return next(
+        describe(item, service.problems) for item in service.models.versions if item.model is model
+    ).SerializeToString()
 
 
-def describe(version: Version) -> pb.ModelInfo:
-    """Return the description of a version, loaded or not."""
+def describe(version: Version, problems: Mapping[Model, str]) -> pb.ModelInfo:
+    """Return the description of a version, loaded or not.
+
+    Args:
+        problems: model -> why its canary fails.
+    """
     ref, state = pb.ModelRef(name=version.name, version=version.version), STATES[version.state]
     if not (model := version.model):
         return pb.ModelInfo(model=ref, state=state, error=version.error)
@@ -61,7 +69,7 @@ def describe(version: Version) -> pb.ModelInfo:
     return pb.ModelInfo(
         model=ref,
         state=state,
-        error=version.error,
+        error=version.error or problems.get(model, ""),
         task=manifest.task,
         precision=manifest.precision,
         max_seq_length=manifest.settings.max_seq_length,

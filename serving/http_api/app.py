@@ -33,7 +33,7 @@ from serving.http_api.exchange import (
     Scope,
     own_error,
 )
-from serving.http_api.server_routes import description_route, health_route, metrics_route, page_routes
+from serving.http_api.server_routes import description_route, health_routes, metrics_route, page_routes
 from serving.http_api.steps import (
     UNKNOWN,
     AnswerOperation,
@@ -168,6 +168,7 @@ def all_operations(
     *,
     max_request_bytes: int,
     health_problem: Callable[[], str],
+    run_canaries: Callable[[], Awaitable[None]],
 ) -> list[Operation]:
     """Return all routes but their description and the page.
 
@@ -177,9 +178,10 @@ def all_operations(
         registry: metrics for `/metrics`; None for no such route.
         max_request_bytes: maximum size of a request, for `/info`.
         health_problem: returns why the server cannot answer; empty if it can.
+        run_canaries: runs the canaries of all models.
     """
     return [
-        health_route(health_problem),
+        *health_routes(health_problem, run_canaries),
         *([metrics_route(registry)] if registry else []),
         *openai.operations(service),
         *rpc.operations(service),
@@ -200,6 +202,7 @@ def create_front(
     tls: TlsFiles | None,
     grpc_port: Callable[[], int],
     health_problem: Callable[[], str],
+    run_canaries: Callable[[], Awaitable[None]],
     observers: Sequence[Callable[[Call], None]],
 ) -> HttpFront:
     """Return the HTTP front of a server.
@@ -214,6 +217,7 @@ def create_front(
         tls: the server's certificate; None for plain text.
         grpc_port: returns the gRPC port, for calls that the page of the models shows.
         health_problem: returns why the server cannot answer; empty if it can.
+        run_canaries: runs the canaries of all models.
         observers: called with each ended call.
 
     Raises:
@@ -256,7 +260,12 @@ def create_front(
         answer = partial(step, proceed=answer)
     registry = metrics.registry if settings.metrics_host is None else None
     operations = all_operations(
-        service, protocol, registry, max_request_bytes=settings.max_request_bytes, health_problem=health_problem
+        service,
+        protocol,
+        registry,
+        max_request_bytes=settings.max_request_bytes,
+        health_problem=health_problem,
+        run_canaries=run_canaries,
     )
     page = page_routes(grpc_port, tls=tls is not None)
     app: ASGIApp = Application([*operations, description_route(operations), *page], service, answer)  # type: ignore[assignment]

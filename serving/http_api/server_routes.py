@@ -10,7 +10,7 @@ pydantic models and protobuf messages, so it cannot be out of date. Messages fol
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
@@ -64,20 +64,24 @@ _TYPES: Mapping[int, Mapping[str, Any]] = {
 }
 
 
-def health_route(problem: Callable[[], str]) -> Operation:
-    """Return the route that reports whether the server answers requests now.
+def health_routes(problem: Callable[[], str], run_canaries: Callable[[], Awaitable[None]]) -> Iterator[Operation]:
+    """Yield the routes that report whether the server answers requests now.
 
     Args:
         problem: returns why the server cannot answer; empty if it can.
+        run_canaries: runs the canaries of all models.
     """
 
     async def health(request: Request) -> HttpReply:
+        if request.operation.method == "POST":
+            await run_canaries()
         if reason := problem():
             return HttpReply(orjson.dumps({"status": reason}), HTTPStatus.SERVICE_UNAVAILABLE)
         return HttpReply(b'{"status":"ok"}')
 
-    about = "Whether the server answers requests now."
-    return Operation("GET", "/health", health, own_error, is_health=True, summary=about)
+    about = "Whether the server answers requests now"
+    yield Operation("GET", "/health", health, own_error, is_health=True, summary=f"{about}.")
+    yield Operation("POST", "/health", health, own_error, summary=f"{about}, after a run of all canaries.")
 
 
 def metrics_route(registry: CollectorRegistry) -> Operation:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic_core import from_json
 
 from tasks.base import TaskSettings
+from tasks.bundle.known_outputs import KnownOutputs
 from tasks.bundle.machine import int8_sums_overflow
 from tasks.bundle.providers import CPU, CUDA, TENSORRT, Engine, engine_of
 from tasks.registry import settings_from_dict, settings_to_dict
@@ -132,6 +133,8 @@ class Manifest:
     """True if texts that are too long are truncated unless a request overrides it, as in the evaluation."""
     small_vectors: SmallVectors | None = None
     """Calibration of int8 vectors; None for other tasks than embedding, and without enough texts at export."""
+    known_outputs: KnownOutputs | None = None
+    """PyTorch's outputs for the known input, and how far from them the graph may be; None if the export was older."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -170,6 +173,9 @@ class Manifest:
         if arguments.get("small_vectors") is not None:
             found = read_fields(SmallVectors, arguments["small_vectors"], prefix="small_vectors.")
             arguments["small_vectors"] = SmallVectors(**found)
+        if arguments.get("known_outputs") is not None:
+            found = read_fields(KnownOutputs, arguments["known_outputs"], prefix="known_outputs.")
+            arguments["known_outputs"] = KnownOutputs(**found)
         if arguments.get("fallback") is not None:
             arguments["fallback"] = Execution.from_dict(arguments["fallback"], "fallback")
         arguments["execution"] = Execution.from_dict(values["execution"])

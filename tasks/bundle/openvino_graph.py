@@ -61,8 +61,6 @@ class OpenVINORun:
 class OpenVINOGraph:
     """Compiled graph; `run` is thread-safe."""
 
-    new_run = OpenVINORun
-
     def __init__(
         self,
         model: Path | bytes,
@@ -140,6 +138,10 @@ class OpenVINOGraph:
         }
         self._idle.append(request)
         return found
+
+    def new_run(self, *, frees: bool = False) -> OpenVINORun:
+        """Return a handle for one call of `run`. `frees` has no effect: one run alone cannot free its memory."""
+        return OpenVINORun()
 
     def release_memory(self, arrays: Arrays) -> None:
         """Free the intermediate results of earlier batches. No other run may be active."""

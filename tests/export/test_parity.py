@@ -6,8 +6,10 @@ import pytest
 from onnx import numpy_helper
 
 from export import graph_run
-from export.parity import ParityError, check_parity
+from export.parity import ParityError, check_parity, known_outputs
 from export.source import read_source
+from tasks.bundle.known_outputs import known_input
+from tasks.features import collate
 from training.checkpoint.evaluation import torch_run
 
 CHECKPOINTS = {"embedding": "plain", "classification": "classification", "spans": "spans"}
@@ -81,6 +83,26 @@ def test_wrong_shape_name_or_nan_is_refused(spoil, exported, references):
         check_parity(
             exported["embedding"].load_task(), references["embedding"], lambda arrays: spoil(run(arrays)), atol=1e-4
         )
+
+
+@pytest.mark.parametrize("task", CHECKPOINTS)
+def test_known_outputs_tell_a_wrong_graph(tmp_path, task, exported, references):
+    """The manifest has PyTorch's outputs for the known input; the graph is near them, a wrong one is not."""
+
+    def change(weight):
+        weight[0, 0] += 0.5
+
+    directory = exported[task]
+    model, known, graph = directory.load_task(), directory.manifest.known_outputs, directory.model_path
+    wrong = change_weight(graph, tmp_path / "wrong.onnx", lambda tensor: "output.weight" in tensor.name, change)
+    arrays = collate([known_input(model.tokenizer, 32)])
+
+    assert known == known_outputs(model, references[task], [graph_run(graph)], atol=1e-4)
+    assert known.problem(references[task](arrays)) == known.problem(graph_run(graph)(arrays)) == ""
+    assert "differs from the known one" in known.problem(wrong(arrays))
+    own = known_outputs(model, references[task], [wrong], atol=1e-4)
+    assert own.problem(wrong(arrays)) == ""
+    assert all(own.atol[name] > known.atol[name] >= 1e-4 for name in known.atol)
 
 
 def test_padding_is_not_compared(exported, references):
