@@ -97,6 +97,7 @@ def write_package(
     name: str,
     version: str,
     precision: Precision,
+    space: str,
     notes: str,
 ) -> None:
     """Write tokenizer, manifest, model card and report next to the graph in a directory."""
@@ -124,6 +125,7 @@ def write_package(
         provenance=_provenance(source, config, result),
         scores=_scores(source, result),
         truncate=result.truncate,
+        space=space,
         small_vectors=result.small_vectors,
         known_outputs=result.known_outputs,
     )

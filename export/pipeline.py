@@ -79,6 +79,10 @@ class ExportConfig:
     truncate: Literal["auto", "yes", "no"] = "auto"
     """Truncate long texts in the server if a request does not say. `auto`: yes if any text of the evaluation was
     truncated, so that the served model gives the evaluated scores."""
+    space: str = ""
+    """Space of the vectors, if it is another model's: 16 hexadecimal digits, or a model directory that has it. For
+    students that give the vectors of their teacher, so that clients may compare both. Default: that of a teacher whose
+    vectors `training.distill embedding` taught unchanged, else the model's own."""
     tune: bool = True
     """Measure which graph variant is fastest on this machine; --no-tune uses a default that is often fast."""
 
@@ -145,6 +149,7 @@ def export_checkpoint(
     data.check()
     source = read_source(resolve_checkpoint(checkpoint), task=task, settings=settings)
     source.family.check(config.precision, config.targets[0].flag, mixed=config.mixed)
+    space = source.space(config.space)
     model = source.load_model()
     if notes := read_notes(model_dir):
         reporter.say(f"keeping the notes in the model card of `{model_dir}`; check that they fit the new graph")
@@ -164,6 +169,7 @@ def export_checkpoint(
             name=name,
             version=version,
             precision=config.precision,
+            space=space,
             notes=notes,
         )
     return read_model_directory(absolute)

@@ -11,14 +11,15 @@ from export.network import Network, Weights
 from export.optimum_export.exporter import ExportedNetwork, TransformersModel, export_network
 from export.optimum_export.family import TransformersFamily, read_transformers_family
 from tasks import AnyTask
-from tasks.bundle.manifest import Precision
+from tasks.bundle.manifest import SPACE, Precision
+from tasks.bundle.model_directory import read_model_directory
 from tasks.embedding import EmbeddingSettings, Pooling
 from tasks.sparse_embedding import SparsePooling
 from tasks.token_embedding import TokenEmbeddingSettings
 from training.checkpoint.hub import checkpoint_record
 from training.checkpoint.reader import CONFIG_FILE, LabelCountError, is_known_family, labels_of, load_model, read_config
-from training.checkpoint.sentence_transformers import checkpoint_directory, read_dense
-from training.checkpoint.task_card import TASK_FILE, TaskCard
+from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest, read_dense
+from training.checkpoint.task_card import TASK_FILE, TaskCard, space_of_vectors
 from training.checkpoint.task_inference import KnownFamily, read_checkpoint_task, read_known_family
 from training.model.heads import BertModel
 
@@ -130,6 +131,24 @@ class Source:
             num_parts = len(settings.poolings) if isinstance(settings, EmbeddingSettings) else 1
             model.dense = read_dense(self.folder, settings.layers, num_parts * model.config.hidden_size)
         return model
+
+    def space(self, declared: str = "") -> str:
+        """Return the space of the vectors: the declared one, that of the teacher it was distilled from, or its own.
+
+        Args:
+            declared: space, or a model directory that has it; empty for none.
+
+        Raises:
+            ValueError: if it cannot be declared, or the directory has none.
+        """
+        space = space_of_vectors(self.card, self.task, folder_digest(self.folder))
+        if declared and not space:
+            raise ValueError(f"--space is for vectors; the task `{self.task.name}` has none")
+        if SPACE.fullmatch(declared) or not declared:
+            return declared or space
+        if not (space := read_model_directory(Path(declared)).manifest.space):
+            raise ValueError(f"--space: `{declared}` states no space; export it again, or give 16 hexadecimal digits")
+        return space
 
     def _label_source(self, labels: tuple[str, ...]) -> str:
         """Return the file or flag that the labels come from."""

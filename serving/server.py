@@ -142,6 +142,7 @@ class Server:
                 workers=settings.workers,
                 max_run_s=settings.max_run_s,
                 engine_fallback=settings.engine_fallback,
+                spaces=settings.space,
             ),
             self.metrics,
             self._publish,
@@ -258,6 +259,8 @@ class Server:
         for task, name in self.settings.default_model.items():
             if name not in self._repository.models.names:
                 logger.warning("--default-model %s=%s: no such model is loaded; requests for it fail", task, name)
+        for name in self.settings.space.keys() - {item.name for item in self._repository.models.versions}:
+            logger.warning("--space %s=%s: there is no such model", name, self.settings.space[name])
         self._service.unavailable = None
         self._publish(self._repository.models)
         self._tasks.append(asyncio.create_task(self._repository.watch(self.settings.poll_s)))

@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsCo
 from serving.core.errors import lower_first
 from serving.core.request_memory import default_budget
 from tasks.bundle.machine import available_cpus
-from tasks.bundle.manifest import MAX_BATCH_TOKENS
+from tasks.bundle.manifest import MAX_BATCH_TOKENS, SPACE
 from tasks.ranking import Ranking
 from tasks.registry import TASKS
 from tasks.zero_shot import ZeroShot
@@ -61,6 +61,9 @@ class Settings(BaseSettings):
     default_model: dict[str, str] = Field(default_factory=dict)
     """Model that answers requests without a name, as `task=name`, once for each task: those of the models, `rerank` and
     `zero-shot`. Unset: the model of the task that was loaded first; none if several were there at the start."""
+    space: dict[str, str] = Field(default_factory=dict)
+    """Space that the vectors of a model must have, as `name=space`; once for each model. Versions of another space are
+    not loaded, so that stored vectors stay comparable with new ones. `bertline models --json` prints the spaces."""
     strict: bool = False
     """Exit at start if any version cannot be loaded. Without it, the server exits only if none can be loaded."""
     host: str = Field("127.0.0.1", min_length=1)
@@ -179,6 +182,13 @@ class Settings(BaseSettings):
         if unknown := sorted(names.keys() - set(known)):
             raise ValueError(f"unknown task `{unknown[0]}` (one of: {', '.join(known)})")
         return names
+
+    @field_validator("space")
+    @classmethod
+    def _check_spaces(cls, spaces: dict[str, str]) -> dict[str, str]:
+        if wrong := [space for space in spaces.values() if not SPACE.fullmatch(space)]:
+            raise ValueError(f"a space has 16 hexadecimal digits, unlike `{wrong[0]}`")
+        return spaces
 
     @field_validator("ready_fd")
     @classmethod

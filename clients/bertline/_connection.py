@@ -15,10 +15,11 @@ import grpc
 import grpc.aio
 
 from bertline._convert import Request
-from bertline._inputs import check_target, read_flag, read_number, read_timeout
+from bertline._inputs import check_space, check_target, read_flag, read_number, read_timeout
 from bertline._protos import HEALTH, SERVING, HealthReply, HealthRequest
 from bertline._status import FailedCall, client_error, timeout_error
 from bertline.errors import BertlineError, ServerError, TimedOut
+from bertline.v1 import encoder_pb2 as pb
 from bertline.v1.encoder_pb2_grpc import EncoderStub
 
 _RETRY_POLICY = {
@@ -84,6 +85,7 @@ def channel_options(*, check_health: bool) -> dict[str, Any]:
 CLOSED = "the client was closed before the reply came"
 """Error message of calls that were under way when the client was closed."""
 Priority = Literal["interactive", "bulk"]
+_VECTOR_REQUESTS = pb.EmbedRequest, pb.EmbedSparseRequest, pb.EmbedTokensRequest
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
@@ -99,6 +101,7 @@ class Connection:
     token: str | None = field(repr=False)
     check_health: bool | None
     priority: Priority = "interactive"
+    space: str | None = None
 
     def __post_init__(self) -> None:
         check_target(self.target)
@@ -108,6 +111,7 @@ class Connection:
         for name in ("batch_size", "num_in_flight"):
             object.__setattr__(self, name, read_number(name, getattr(self, name)))
         read_flag("check_health", self.check_health)
+        check_space(self.space)
         if self.priority not in get_args(Priority):
             raise ValueError(f"unknown priority: `{self.priority}` (one of: {', '.join(get_args(Priority))})")
 
@@ -148,11 +152,13 @@ class Connection:
         return own
 
     def send(self, rpc: Any, request: Request, timeout: float) -> Any:
-        """Start the RPC of a request.
+        """Start the RPC of a request; one for vectors names the client's space.
 
         Raises:
             ServerError: if the channel was closed.
         """
+        if self.space and isinstance(request.message, _VECTOR_REQUESTS):
+            request.message.model.space = self.space
         try:
             return rpc(request.message, timeout=timeout, metadata=self.metadata)
         except (ValueError, grpc.aio.UsageError) as error:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from bertline._batches import batches
-from bertline.errors import ServerError, TextsCut
+from bertline.errors import OtherSpace, ServerError, TextsCut
 from bertline.results import Timings, Usage
 
 MAX_REQUEST_BYTES = 192 * 1024
@@ -74,7 +74,7 @@ class ReplyCollector(Generic[ResultT]):
     def __init__(self, call: Call[ResultT]) -> None:
         self._call = call
         self._parts: list[Any] = []
-        self._first_model = ""
+        self._first_model = self._first_space = ""
         self._usage = Usage()
         self._num_truncated = 0
 
@@ -101,15 +101,21 @@ class ReplyCollector(Generic[ResultT]):
             reply: the reply, or an object with those of its fields that are not results.
 
         Raises:
-            ServerError: if another model replied before.
+            ServerError: if another model replied before, or the model was replaced.
+            OtherSpace: if the request names another space.
         """
         if request.num_inputs:
-            model = f"{reply.model.name}/{reply.model.version}"
-            self._first_model = self._first_model or model
+            model, space = f"{reply.model.name}/{reply.model.version}", reply.model.space
+            if (wanted := request.message.model.space) not in ("", space):
+                raise OtherSpace(f"`{model}` gives vectors of space `{space or 'unknown'}`, not of `{wanted}`")
+            if not self._first_model:
+                self._first_model, self._first_space = model, space
             if model != self._first_model:
                 raise ServerError(
                     f"`{self._first_model}` replied to some inputs, `{model}` to others; give one `version`"
                 )
+            if space != self._first_space:
+                raise ServerError(f"`{model}` was replaced between two requests, by one of another space; call again")
         continues = request.first_document > 0
         if self._call.usage is not None:
             _add_usage(self._usage, reply, continues=continues)
@@ -130,6 +136,7 @@ class ReplyCollector(Generic[ResultT]):
             usage.num_tokens += self._usage.num_tokens
             usage.num_truncated += self._usage.num_truncated
             usage.timings += self._usage.timings
+            usage.space = self._usage.space or usage.space
         if self._num_truncated:
             warnings.warn(
                 f"`{self._first_model}` truncated {self._num_truncated} inputs, as in its evaluation; truncate=True "
@@ -148,7 +155,7 @@ def _add_usage(usage: Usage, reply: Any, *, continues: bool) -> None:
         del num_truncated[0]  # of the same query
     usage.num_tokens += num_tokens
     usage.num_truncated += num_truncated
-    timings = reply.timings
+    timings, usage.space = reply.timings, reply.model.space
     usage.timings.append(Timings(timings.tokenize_s, timings.queue_s, timings.inference_s))
 
 

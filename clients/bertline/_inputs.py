@@ -18,6 +18,7 @@ MAX_TIMEOUT_S = 1e9
 """Maximum timeout: 30 years. gRPC's deadlines overflow slightly above."""
 _NOT_UNICODE = "contains a lone surrogate, which UTF-8 cannot express"
 MAX_PORT = 65535
+_SPACE = re.compile(r"[0-9a-f]{16}")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _RESOLVERS = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds", "google-c2p"}
 """Schemes that gRPC resolves."""
@@ -157,6 +158,17 @@ def read_flag(name: str, value: bool | None) -> bool | None:
     if not (value is None or isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1))):
         raise TypeError(f"`{name}` must be True or False: `{value!r}`")
     return value
+
+
+def check_space(space: Any) -> None:
+    """Check a space of vectors; None stands for any.
+
+    Raises:
+        TypeError: if it is no string.
+        ValueError: if it does not have 16 hexadecimal digits.
+    """
+    if space is not None and not _SPACE.fullmatch(read_option("space", space)):
+        raise ValueError(f"`space` must be 16 hexadecimal digits, as `Model.space`: `{space}`")
 
 
 def check_target(target: Any) -> None:

@@ -51,6 +51,7 @@ class Sender:
         check_health: bool | None = None,
         priority: Priority = "interactive",
         coalesce: bool = True,
+        space: str | None = None,
     ) -> None:
         self._connection = Connection(
             target=target,
@@ -61,6 +62,7 @@ class Sender:
             token=token,
             check_health=check_health,
             priority=priority,
+            space=space,
         )
         self._closed = False
         self._coalescer = (

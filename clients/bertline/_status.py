@@ -19,6 +19,7 @@ from bertline.errors import (
     InvalidInput,
     InvalidItem,
     ModelNotFound,
+    OtherSpace,
     Overloaded,
     PermissionDenied,
     ServerError,
@@ -57,6 +58,8 @@ MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
 """ErrorInfo reason of a message above the server's limit."""
 NUM_VIOLATIONS = "num_violations"
 """ErrorInfo metadata: number of invalid fields. The details name only as many as fit."""
+OTHER_SPACE = "OTHER_SPACE"
+"""ErrorInfo reason of a model whose vectors are of another space than the request names."""
 ALL_INPUTS = ("inputs", "texts")
 """Fields that hold all inputs of a request. A violation of such a field means that the request holds too much."""
 _INPUT_FIELD = re.compile(r"(?:inputs|(text)s)\[(\d+)\](?:\.([\w\[\]]+))?")
@@ -110,6 +113,7 @@ def client_error(error: grpc.RpcError, call: FailedCall) -> BertlineError:
     if code is grpc.StatusCode.INTERNAL and items:
         return ServerError.of(items, details.num_violations)
     error_type, template = ERRORS.get(code, _SERVER_ERROR)
+    error_type = OtherSpace if details.reason == OTHER_SPACE else error_type
     is_final = error_type is Overloaded and (details.is_permanent or _is_too_large(code, details))
     text = _message_of_call(error, call.target)
     message = (_TOO_MUCH if is_final else template).format(

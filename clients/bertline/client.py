@@ -56,6 +56,8 @@ class Client(BlockingSender):
         priority: `bulk` for calls that can wait: a busy server computes them after the others.
         coalesce: send small calls that come while `num_in_flight` others with the same options are under way, from
             other threads or tasks, together as one request. Each keeps its own result, timeout and error.
+        space: `Model.space` or `Usage.space` of stored vectors. Methods that return vectors raise OtherSpace if the
+            model that answers gives others, as after a change of the model under its name. None accepts any.
 
     Raises:
         ValueError: if an argument is out of range.

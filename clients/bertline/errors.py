@@ -5,6 +5,7 @@ BertlineError
 ├── TimedOut           no reply within the timeout
 ├── InvalidInput       an input is invalid; `items` states which and why
 ├── ModelNotFound      the model or version is not loaded
+├── OtherSpace         vectors of another space than the client accepts
 ├── Overloaded         the server is full, or the request too large
 ├── Unauthenticated    the server requires credentials
 ├── PermissionDenied   the credentials do not allow this
@@ -93,6 +94,10 @@ class InvalidInput(_ItemsError, BertlineError):
 
 class ModelNotFound(BertlineError):
     """Model or version is not loaded. The message lists the loaded models."""
+
+
+class OtherSpace(BertlineError):
+    """Vectors of another space than the client's `space`, so that they cannot be compared with stored ones."""
 
 
 class Overloaded(BertlineError):

@@ -225,6 +225,8 @@ class Usage:
     one token."""
     timings: list[Timings] = field(default_factory=list)
     """Timings of each request that was sent."""
+    space: str = ""
+    """Space of the last vectors, see `Model.space`."""
 
     @property
     def truncated(self) -> list[int]:
@@ -260,6 +262,9 @@ class Model:
     engine: str = ""
     """Library that runs the graph, such as `onnxruntime`. Empty if it is not loaded, or if the server does not report
     it."""
+    space: str = ""
+    """Space of the vectors: those of equal spaces can be compared, whatever the name, version and precision of the
+    model. Empty if it is not known, and for tasks without vectors."""
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -77,6 +77,8 @@ class Call:
     reply_factor: int = 1
     """Bytes of the reply, as the front writes it, per byte of its message, at most."""
     model: str = ""
+    space: str = ""
+    """Space of the model's vectors; empty if it is not known."""
     num_inputs: int = 0
     num_tokens: int = 0
     from_cache: bool = False

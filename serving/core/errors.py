@@ -3,6 +3,7 @@
 ServingError
     InvalidRequestError         a field of the request must be changed
     ModelNotFoundError          no such model or version is loaded
+        OtherSpaceError         its vectors are of another space than the request names
     UnknownServiceError         no such service in the health check
     UnknownMethodError          no such method
     MethodNotAllowedError       a route without this HTTP method
@@ -103,6 +104,10 @@ class InvalidRequestError(ServingError, ValueError, kind=ErrorKind.INVALID_REQUE
 
 class ModelNotFoundError(ServingError, LookupError, kind=ErrorKind.NOT_FOUND, reason="MODEL_NOT_FOUND"):
     """Name or version of a model that is not loaded."""
+
+
+class OtherSpaceError(ModelNotFoundError, reason="OTHER_SPACE"):
+    """Model whose vectors are of another space than the request names."""
 
 
 class UnknownServiceError(ServingError, LookupError, kind=ErrorKind.NOT_FOUND, reason="SERVICE_NOT_FOUND"):

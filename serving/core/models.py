@@ -205,6 +205,7 @@ def load_model(
     workers: int | None = None,
     max_run_s: float = 60.0,
     engine_fallback: bool = False,
+    spaces: Mapping[str, str] | None = None,
     loaded: Model | None = None,
 ) -> Model:
     """Load a model directory, ready to compute.
@@ -216,6 +217,7 @@ def load_model(
         workers: number of cores; limits `num_threads`.
         max_run_s: maximum seconds of a warm-up run.
         engine_fallback: as in `choose_execution`.
+        spaces: name of a model -> space that its vectors must have.
         loaded: model loaded from this path before; returned if the manifest is unchanged.
 
     Raises:
@@ -230,6 +232,8 @@ def load_model(
             f"the manifest of `{path}` is that of `{manifest.name}/{manifest.version}`; rename the folder or correct "
             "the manifest"
         )
+    if (pinned := (spaces or {}).get(manifest.name, manifest.space)) != manifest.space:
+        raise ValueError(f"`{path}` gives vectors of space `{manifest.space or 'unknown'}`; --space wants `{pinned}`")
     task = create_task(manifest.task, _load_tokenizer(directory), manifest.settings)
     if task.tokenizer.vocab_size > manifest.vocab_size:
         raise ValueError(

@@ -92,6 +92,8 @@ class Repository:
         """Number of complete refreshes."""
         self._since: dict[str, int] = {}
         """Name of each loaded model -> number of the refreshes before it was first loaded."""
+        self._spaces: dict[str, str] = {}
+        """Name, and name/version, of each model that was ever loaded -> space of its vectors."""
         self._directory = directory
         self._load_model = load
         self._metrics = metrics
@@ -345,5 +347,21 @@ class Repository:
         self._since = {name: self._since.get(name, self._num_scans) for name in loaded}
         models = Models(versions, since=self._since, defaults=self._defaults)
         if models.versions != self.models.versions:
+            self._warn_of_spaces(models)
             self.models = models
             self._publish(models)
+
+    def _warn_of_spaces(self, models: Models) -> None:
+        """Warn of a name under which vectors are now of another space: stored ones cannot be compared with them."""
+        found = {model.manifest.name: model.manifest.space for model in models.highest}
+        found |= {f"{model.manifest.name}/{model.manifest.version}": model.manifest.space for model in models}
+        changed = [key for key, space in found.items() if self._num_scans and self._spaces.get(key, space) != space]
+        for key in changed:
+            if (name := key.partition("/")[0]) == key or name not in changed:
+                before, now = (spaces[key] or "unknown" for spaces in (self._spaces, found))
+                logger.warning(
+                    "`%s` now gives vectors of space `%s`, not of `%s`: compute stored ones again, or refuse such a "
+                    "change with --space",
+                    *(key, now, before),
+                )
+        self._spaces |= found

@@ -202,6 +202,7 @@ class _Timed:
 def record_model(call: Call, model: Model, num_inputs: int) -> None:
     """Record the model and the number of inputs of a call."""
     call.model, call.num_inputs = f"{model.manifest.name}/{model.manifest.version}", num_inputs
+    call.space = model.manifest.space
 
 
 def _cancel_submitted(result: Future[tuple[float, JobFuture]]) -> None:

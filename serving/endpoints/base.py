@@ -15,7 +15,7 @@ from serving.core.calls import Call
 from serving.core.codec_pool import SEQUENCE_BYTES
 from serving.core.encoding import TextEncoder
 from serving.core.endpoint import Endpoint, Inference, Reply, check_usable
-from serving.core.errors import InvalidRequestError, Violation
+from serving.core.errors import InvalidRequestError, OtherSpaceError, Violation
 from serving.core.job import JobResult
 from serving.core.limits import RequestLimits
 from serving.core.models import Model, Models
@@ -45,7 +45,11 @@ class TextEndpoint(Endpoint):
 
     def find_model(self, models: Models, request: Any) -> Model:
         name = request.model.name or models.default_name(self.task, self.fits)
-        return models.find(name, request.model.version, None if self.any_task else self.task)
+        model = models.find(name, request.model.version, None if self.any_task else self.task)
+        wanted, space = request.model.space, model.manifest.space
+        if wanted not in ("", space):
+            raise OtherSpaceError(f"{model} gives vectors of space `{space or 'unknown'}`, not of `{wanted}`")
+        return model
 
     def fits(self, model: Model) -> bool:
         """Return whether a model may answer requests that name none."""
@@ -193,8 +197,9 @@ class TextInference(Inference):
 
 
 def reference(model: Model) -> pb.ModelRef:
-    """Return the name and version of a model."""
-    return pb.ModelRef(name=model.manifest.name, version=model.manifest.version)
+    """Return name, version and space of a model."""
+    manifest = model.manifest
+    return pb.ModelRef(name=manifest.name, version=manifest.version, space=manifest.space)
 
 
 def raise_violations(violations: Iterable[Violation]) -> None:

@@ -12,6 +12,7 @@ from serving.core.limits import ParseLimits
 from serving.core.models import Model, State, Version
 from serving.core.service import InferenceService
 from serving.endpoints import ENDPOINTS
+from serving.endpoints.base import reference
 from serving.endpoints.tokenize import answer_tokenize
 
 ENCODER = pb.DESCRIPTOR.services_by_name["Encoder"]
@@ -65,7 +66,7 @@ def describe(version: Version, problems: Mapping[Model, str]) -> pb.ModelInfo:
     ref, state = pb.ModelRef(name=version.name, version=version.version), STATES[version.state]
     if not (model := version.model):
         return pb.ModelInfo(model=ref, state=state, error=version.error)
-    manifest = model.manifest
+    manifest, ref = model.manifest, reference(model)
     return pb.ModelInfo(
         model=ref,
         state=state,

@@ -35,6 +35,7 @@ from serving.http_api.exchange import (
 )
 from serving.http_api.server_routes import description_route, health_routes, metrics_route, page_routes
 from serving.http_api.steps import (
+    SPACE,
     UNKNOWN,
     AnswerOperation,
     HttpMetrics,
@@ -54,7 +55,7 @@ PART_BYTES = 2**16
 """Bytes of a reply that are handed to the connection at a time."""
 JSON_FACTOR = 4
 """Bytes of a reply in JSON per byte of its message, at most: a number of four bytes has up to 13 characters."""
-EXPOSED_HEADERS = ("x-request-id", "retry-after")
+EXPOSED_HEADERS = ("x-request-id", "retry-after", SPACE)
 """Headers of replies that pages of other origins may read."""
 
 

@@ -199,6 +199,8 @@ def _embeddings(data: bytes, dtype: str, encoding: str) -> bytes:
         "model": reply.model.name,
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
+    if reply.model.space:  # OpenAI's chat has the field: what the numbers depend on
+        values["system_fingerprint"] = reply.model.space
     return join(object_parts(values, data=list_parts(items, 16)))
 
 

@@ -33,6 +33,8 @@ from serving.http_api.exchange import HEADER_LENGTH, JSON, DisconnectedError, Ht
 
 TIMEOUT = "x-request-timeout-s"
 """Header with the seconds that a client waits."""
+SPACE = "x-space"
+"""Header of replies with the space of the model's vectors."""
 CLIENT_CLOSED = "CANCELLED"
 """Status of a request whose client hung up."""
 MIN_COMPRESSED_BYTES = 1024
@@ -99,6 +101,8 @@ async def send_status(call: Call, request: Request, proceed: Proceed) -> HttpRep
         drop_tracebacks(error)
     call.status = "OK" if reply.status < HTTPStatus.BAD_REQUEST else str(int(reply.status))
     call.reply_bytes = len(reply.data)
+    if call.status == "OK" and call.space:
+        request.reply_headers[SPACE] = call.space
     return reply
 
 

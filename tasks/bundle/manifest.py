@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic_core import from_json
 
-from tasks.base import TaskSettings
+from tasks.base import AnyTask, TaskSettings
 from tasks.bundle.known_outputs import KnownOutputs
 from tasks.bundle.machine import int8_sums_overflow
 from tasks.bundle.providers import CPU, CUDA, TENSORRT, Engine, engine_of
+from tasks.prompts import PromptSettings
 from tasks.registry import settings_from_dict, settings_to_dict
 from tasks.schema import Bounds, FieldError, check_bounds, read_fields
 from tasks.small_vectors import SmallVectors
@@ -25,6 +28,10 @@ MAX_BATCH_TOKENS = 2**20
 MAX_THREADS = 1024
 FATAL = 4
 """Log severity of ONNX Runtime: fatal errors only, as others arrive as exceptions."""
+SPACE = re.compile(r"[0-9a-f]{16}")
+"""Space of vectors: see `space_of`."""
+_NOT_OF_SPACE = {"max_seq_length", "query_length", "document_length", "top_k", "similarity_fn_name"}
+"""Settings that cut texts or vectors, or say how to compare vectors."""
 Precision = Literal["fp32", "fp16", "int8"]
 Floats = Literal["fp32", "bf16"]
 
@@ -131,6 +138,9 @@ class Manifest:
     """Scores on the dev set, and differences between the graph and PyTorch."""
     truncate: bool = False
     """True if texts that are too long are truncated unless a request overrides it, as in the evaluation."""
+    space: str = ""
+    """Space of the vectors, see `space_of`; a student's may be its teacher's. Empty if it is not known, and for tasks
+    without vectors."""
     small_vectors: SmallVectors | None = None
     """Calibration of int8 vectors; None for other tasks than embedding, and without enough texts at export."""
     known_outputs: KnownOutputs | None = None
@@ -138,6 +148,8 @@ class Manifest:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if self.space and not SPACE.fullmatch(self.space):
+            raise ValueError(f"space must be 16 hexadecimal digits: `{self.space}`")
         if self.small_vectors and len(self.small_vectors.scales) != self.hidden_size:
             raise ValueError(f"small_vectors needs `{self.hidden_size}` scales, not `{len(self.small_vectors.scales)}`")
 
@@ -181,3 +193,29 @@ class Manifest:
         arguments["execution"] = Execution.from_dict(values["execution"])
         arguments["settings"] = settings_from_dict(values["task"], values["settings"])
         return cls(**arguments)
+
+
+def space_of(task: AnyTask, weights: str) -> str:
+    """Return the space of a model's vectors: equal for models whose vectors can be compared.
+
+    It depends on the weights, the tokenizer, and the settings that decide where a text lands: pooling, layers, prompts,
+    normalisation. Not on graph, precision or maximum length. Settings with their default value do not count, so that
+    settings of later versions change no space.
+
+    Args:
+        task: task of the model, with its tokenizer and settings.
+        weights: SHA-256 of the weights in the checkpoint, hexadecimal.
+
+    Returns:
+        16 hexadecimal digits; empty for a task without vectors.
+    """
+    if not isinstance(task.settings, PromptSettings):
+        return ""
+    default = settings_to_dict(type(task.settings)())
+    settings = {
+        name: value
+        for name, value in settings_to_dict(task.settings).items()
+        if name not in _NOT_OF_SPACE and value != default[name]
+    }
+    parts = json.dumps([task.name, weights, task.tokenizer.digest, settings], sort_keys=True)
+    return hashlib.sha256(parts.encode()).hexdigest()[:16]

@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertline
-from bertline import AsyncClient, Client, InvalidInput, ServerError, TextsCut
+from bertline import AsyncClient, Client, InvalidInput, OtherSpace, ServerError, TextsCut
 from bertline._batches import batches
 from bertline._convert import MAX_REQUEST_BYTES
 from bertline.results import Timings, Usage
 from bertline.testing import FakeModel, FakeServer, vector
+from bertline.v1 import encoder_pb2 as pb
 from tests.clients.command import Embed, both_clients, embed_async, embed_sync
 
 METHODS = (
@@ -470,3 +471,45 @@ def test_misuse_raises_before_anything_is_sent(
         use(client)
 
     assert server.requests == []
+
+
+ONE, OTHER = "1" * 16, "2" * 16
+
+
+@both_clients
+@pytest.mark.parametrize("space", [OTHER, ""])
+def test_vectors_of_another_space_are_refused(embed: Embed, server: FakeServer, space: str) -> None:
+    """A client with a space accepts its vectors alone, also in the middle of a call."""
+    server.models = [FakeModel(space=ONE)]
+    assert len(embed(server.target, ["a"] * 3, space=ONE)) == 3
+
+    server.models = [FakeModel(space=space)]
+    with pytest.raises(OtherSpace, match=f"`fake/1` gives vectors of space `{space or 'unknown'}`, not of `{ONE}`"):
+        embed(server.target, ["a"] * 3, space=ONE)
+    assert server.requests[-1].model.space == ONE
+    with pytest.raises(ValueError, match="`space` must be 16 hexadecimal digits"):
+        embed(server.target, ["a"], space="embed")
+
+
+def test_other_methods_have_no_space(server: FakeServer) -> None:
+    """The space of a client is for vectors; `usage` and the model state the space of any client."""
+    server.models = [FakeModel(space=ONE)]
+    with Client(server.target, space=OTHER) as pinned, Client(server.target) as client:
+        assert len(pinned.classify(["a"])) == len(pinned.tokenize(["a"])) == 1
+        client.embed(["a"], usage=(usage := Usage()))
+
+        assert usage.space == client.model().space == ONE
+
+
+@both_clients
+def test_space_that_changes_in_a_call(embed: Embed, server: FakeServer) -> None:
+    """Vectors of two spaces are never joined, even if nobody asked for one of them."""
+
+    def reply(request: pb.EmbedRequest) -> pb.EmbedReply:
+        model = pb.ModelRef(name="fake", version="1", space=ONE if "a" in request.texts else OTHER)
+        return pb.EmbedReply(model=model, vectors=bytes(4 * len(request.texts)), dim=1)
+
+    server.reply("Embed", reply)
+
+    with pytest.raises(ServerError, match="replaced between two requests"):
+        embed(server.target, ["a", "b"], batch_size=1)

@@ -562,3 +562,39 @@ def test_names_of_parts_stay(run: Run, server: FakeServer, tmp_path: Path) -> No
         "part-00000-00000-c00abbd7eb0c.parquet",
         "part-00001-00000-7231cf38b372.parquet",
     ]
+
+
+ONE, OTHER = "1" * 16, "2" * 16
+
+
+def test_outputs_name_the_space(run: Run, server: FakeServer, tmp_path: Path) -> None:
+    """Parquet has it in its metadata, an .npy file in a file next to it; --space refuses another one."""
+    server.models = [FakeModel(space=ONE)]
+    for suffix in ("parquet", "npy"):
+        assert run("embed", "-i", "-", "-o", f"{tmp_path}/out.{suffix}", "--space", ONE, stdin=b"a text\n").code == 0
+    refused = run("embed", "-i", "-", "-o", f"{tmp_path}/no.npy", "--space", OTHER, stdin=b"a text\n")
+
+    found = json.loads(pq.read_schema(tmp_path / "out.parquet").metadata[b"bertline"])
+    assert found["space"] == ONE
+    described = json.loads((tmp_path / "out.npy.description.json").read_text())
+    assert described == found | {"options": found["options"] | {"output_format": ".npy"}}
+    assert f"gives vectors of space `{ONE}`, not of `{OTHER}`" in refused.err
+    assert sorted(path.name for path in tmp_path.glob("no*")) == []
+    assert fails(run("embed", "a", "--space", "embed"), "`space` must be 16 hexadecimal digits", code=2)
+
+
+def test_space_that_changes_while_a_job_runs(run: Run, server: FakeServer, tmp_path: Path, small_chunks: None) -> None:
+    """A job ends at the first vector of another space, and is not resumed with the new one."""
+    (tmp_path / "in.txt").write_text("\n".join(texts(600)))
+    server.models = [FakeModel(space=ONE)]
+    arguments = ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.jsonl", "--in-flight", "1")
+
+    def embed(request: pb.EmbedRequest) -> pb.EmbedReply:
+        server.models = [FakeModel(space=ONE if len(received(server)) < 7 else OTHER)]
+        vectors = np.stack([vector(text) for text in request.texts])
+        return pb.EmbedReply(model=server.models[0].ref, vectors=vectors.tobytes(), dim=DIM)
+
+    server.reply("Embed", embed)
+
+    assert f"while the job ran: vectors are of space `{OTHER}`, not of `{ONE}`; start again" in run(*arguments).err
+    assert "belongs to another job (space differ)" in run(*arguments).err

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,11 @@ from export.reporter import Reporter
 from export.source import read_source
 from export.targets import default_configuration
 from tasks.bundle.files import sha256
+from tasks.bundle.manifest import space_of
 from tasks.bundle.model_directory import read_model_directory
 from tasks.classification import ClassificationSettings
 from tests.commands import call
-from tests.export.conftest import int8, save_ours
+from tests.export.conftest import UNTUNED, int8, save_ours
 from training.checkpoint.weights import checkpoint_digest
 from training.data.columns import Columns
 
@@ -238,12 +240,30 @@ def test_masked_words_are_within_the_sequence_length(max_seq_length, tmp_path, c
     assert masked == [len(example.tokens) for example in evaluation_set.examples]
 
 
+def test_space_of_another_model_is_declared(export, exported, checkpoints):
+    """--space names a space or a model directory; what has none is refused in one line."""
+    theirs = exported["embedding"]
+    source = read_source(checkpoints["plain"], settings={"pooling": "mean"})
+
+    model = export("plain", replace(UNTUNED, space=str(theirs.path)), settings={"pooling": "mean"})
+
+    weights = theirs.manifest.provenance["checkpoint"]["sha256"]
+    assert theirs.manifest.space == space_of(theirs.load_task(), weights)
+    assert model.manifest.space == theirs.manifest.space != source.space()
+    assert source.space("0123456789abcdef") == "0123456789abcdef"
+    for declared, message in ((str(exported["spans"].path), "states no space"), ("no-such", "no-such")):
+        with pytest.raises(ValueError, match=message):
+            source.space(declared)
+    with pytest.raises(ValueError, match="the task `classification` has none"):
+        read_source(checkpoints["classification"]).space("0123456789abcdef")
+
+
 @pytest.mark.parametrize(
     ("task", "matmul"),
     [("embedding", "static int8"), ("classification", "dynamic int8"), ("masked-lm", "dynamic int8")],
 )
-def test_int8_is_close_and_its_quality_is_recorded(task, matmul, export, texts_file):
-    """Matmuls run on integers, and the manifest records the quality."""
+def test_int8_is_close_and_its_quality_is_recorded(task, matmul, export, exported, texts_file):
+    """Matmuls run on integers, and the manifest records the quality; vectors are of the space of fp32."""
     data = ExportData(texts=texts_file) if matmul == "static int8" else None
 
     model = export("plain" if task == "embedding" else task, int8(min_cosine=0.97), task=task, data=data)
@@ -253,6 +273,8 @@ def test_int8_is_close_and_its_quality_is_recorded(task, matmul, export, texts_f
     assert "MatMulIntegerToFloat" in kinds
     assert ("DynamicQuantizeLinear" in kinds) == (matmul == "dynamic int8")
     assert model.manifest.precision == "int8"
+    assert model.manifest.space == exported[task].manifest.space
+    assert bool(model.manifest.space) == (task == "embedding")
     assert 0.97 <= quality["mean_cosine"] < 1
     assert quality["min_cosine"] <= quality["mean_cosine"]
     assert model.manifest.scores["evaluated_on"] == (

@@ -21,6 +21,9 @@ from tests.serving.certificates import make_authority
 from tests.serving.models import write_model
 from tests.serving.reliability import hold
 
+SPACE = "0123456789abcdef"
+"""Space of the vectors of `embedder`."""
+
 
 class Running:
     """Server under test with a channel and a stub."""
@@ -121,7 +124,7 @@ def all_tasks(tmp_path_factory):
     """Directory with a model of each task, and their references by name."""
     models = tmp_path_factory.mktemp("models")
     references = {
-        "embedder": write_model(models, "embedder", task="embedding"),
+        "embedder": write_model(models, "embedder", task="embedding", space=SPACE),
         "classifier": write_model(models, "classifier", task="classification", seed=1),
         "reader": write_model(models, "reader", task="spans", seed=2),
         "filler": write_model(models, "filler", task="masked-lm", seed=3),

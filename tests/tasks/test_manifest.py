@@ -5,9 +5,9 @@ from dataclasses import MISSING, fields, replace
 
 import pytest
 
-from tasks import settings_from_dict
+from tasks import create_task, settings_from_dict
 from tasks.bundle.files import sha256
-from tasks.bundle.manifest import Execution, Manifest
+from tasks.bundle.manifest import SPACE, Execution, Manifest, space_of
 from tasks.bundle.model_directory import (
     ModelDirectory,
     list_model,
@@ -18,7 +18,13 @@ from tasks.bundle.model_directory import (
     read_model_directory,
     version_paths,
 )
+from tasks.embedding import EmbeddingSettings
+from tasks.regression import RegressionSettings
+from tasks.text.tokenizer import Tokenizer
+from tasks.text.tokenizer_files import build_tokenizer
+from tasks.token_embedding import TokenEmbeddingSettings
 
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]
 SETTINGS = {
     "embedding": {"pooling": "mean", "normalize": True},
     "classification": {"labels": ["schön", "nicht 👍"]},
@@ -301,3 +307,39 @@ def test_invalid_model_paths(paths, message):
     for path in paths:
         with pytest.raises(ValueError, match=message):
             parse_model_path(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_same"),
+    [
+        ({"max_seq_length": 64}, True),
+        ({"similarity_fn_name": "dot"}, True),
+        ({"pooling": ("mean",)}, True),
+        ({"pooling": "cls"}, False),
+        ({"normalize": True}, False),
+        ({"layers": ("dense tanh",)}, False),
+        ({"prompts": {"query": "ask: "}}, False),
+        ({"prompts": {"": "ask: "}, "default_prompt_name": ""}, False),
+    ],
+)
+def test_space_is_that_of_settings(changes, is_same):
+    """What decides where a text lands changes the space; lengths and similarity do not."""
+    task = create_task("embedding", Tokenizer(build_tokenizer(VOCAB)), EmbeddingSettings(pooling="mean"))
+
+    space = space_of(task, "00" * 32)
+
+    assert SPACE.fullmatch(space)
+    assert (space_of(task.with_settings(**changes), "00" * 32) == space) == is_same
+
+
+def test_space_is_that_of_weights_and_tokenizer():
+    """Other weights, another vocabulary and another task are other spaces; a task without vectors has none."""
+    settings = {"embedding": EmbeddingSettings(), "token-embedding": TokenEmbeddingSettings()}
+    settings["regression"] = RegressionSettings()
+    tasks = [create_task(name, Tokenizer(build_tokenizer(VOCAB)), item) for name, item in settings.items()]
+    tasks.insert(0, replace(tasks[0], tokenizer=Tokenizer(build_tokenizer([*VOCAB, "owl"]))))
+
+    spaces = [space_of(tasks[0], "11" * 32), *(space_of(task, "00" * 32) for task in tasks)]
+
+    assert len(set(spaces)) == 5
+    assert spaces[-1] == ""

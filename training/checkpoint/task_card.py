@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tasks import settings_from_dict, settings_to_dict
+from tasks import AnyTask, settings_from_dict, settings_to_dict
 from tasks.base import TaskSettings
+from tasks.bundle.manifest import space_of
 from tasks.schema import read_fields
 from tasks.text.json_files import read_json
 
@@ -29,7 +30,7 @@ class TaskCard:
     scores: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Recipe, digests of the data, starting checkpoint and versions. `pretraining` has the same for pretraining;
-    `before` has it for an earlier stage of the same kind."""
+    `before` has it for an earlier stage of the same kind. `space`: that of the teacher whose vectors it learnt."""
 
     def to_json(self) -> str:
         """Return the text of `task.json`."""
@@ -52,6 +53,20 @@ def read_task_card(directory: str | Path) -> TaskCard | None:
         return TaskCard(**fields | {"settings": settings_from_dict(fields["task"], fields["settings"])})
     except ValueError as error:
         raise ValueError(f"broken task card `{path}`: {error}") from error
+
+
+def space_of_vectors(card: TaskCard | None, task: AnyTask, weights: str) -> str:
+    """Return the space of a checkpoint's vectors: that of the teacher whose vectors it learnt, or its own.
+
+    Args:
+        card: card of the checkpoint, if it has one.
+        task: task of the vectors; one with other settings than in the card has a space of its own.
+        weights: digest of the weights.
+    """
+    own = space_of(task, weights)
+    if card and card.task == task.name and own == space_of(replace(task, settings=card.settings), weights):
+        return str(card.provenance.get("space", own))
+    return own
 
 
 def read_licence(directory: Path) -> str:

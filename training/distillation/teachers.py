@@ -21,7 +21,7 @@ from training.checkpoint.evaluation import load_network, predict_with_progress, 
 from training.checkpoint.hub import checkpoint_record
 from training.checkpoint.reader import CONFIG_FILE
 from training.checkpoint.sentence_transformers import checkpoint_directory, folder_digest
-from training.checkpoint.task_card import read_licence, read_task_card
+from training.checkpoint.task_card import read_licence, read_task_card, space_of_vectors
 from training.checkpoint.task_inference import read_checkpoint_task
 from training.data.examples import Examples, encode_examples
 from training.distillation.outputs import CHUNK, Compute, cached_scores
@@ -109,6 +109,11 @@ class Teacher:
             "tokenizer": self.task.tokenizer.digest,
             "settings": settings_to_dict(self.task.settings),
         }
+
+    @property
+    def space(self) -> str:
+        """Space of its vectors."""
+        return space_of_vectors(read_task_card(checkpoint_directory(self.checkpoint)), self.task, self.sha256)
 
     @property
     def digest(self) -> str:

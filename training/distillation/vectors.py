@@ -147,6 +147,8 @@ def distil_vectors(recipe: VectorDistillRecipe, world: World) -> Path:
             before |= scores_before(data, model, world)
         axes, kept = _project(outputs, _vector_size(model, settings), with_dimensions=bool(recipe.dimensions))
         teacher_size, size = axes.shape
+        if teacher_size == size and not recipe.dimensions and (space := _shared_space(sources, settings)):
+            origin["space"] = space  # the axes are the teacher's own
         if world.is_main:
             print(f"teacher: {licences(origin['teachers'])}", flush=True)
             print(
@@ -226,6 +228,14 @@ def _vector_size(model: BertModel, settings: EmbeddingSettings) -> int:
     """Return the size of the student's vectors."""
     linear = [layer for layer in model.dense.values() if isinstance(layer, nn.Linear)]
     return linear[-1].out_features if linear else len(settings.poolings) * model.config.hidden_size
+
+
+def _shared_space(sources: Sequence[Source], settings: EmbeddingSettings) -> str:
+    """Return the space of the only teacher, if its vectors have length 1 as the student's; else nothing."""
+    (source, *others) = sources
+    if others or not isinstance(source, Teacher):
+        return ""
+    return source.space if settings.normalize and source.task.settings.normalize else ""
 
 
 # Vectors to learn, in the student's size

@@ -188,6 +188,7 @@ class JobOptions:
         options: Mapping[str, Any],
         *,
         dtype: str = "float32",
+        space: str | None = None,
     ) -> None:
         """Process all rows, and write the results.
 
@@ -195,12 +196,13 @@ class JobOptions:
             rows: rows of the command line; None if the input are files.
             options: keyword arguments of the client's method.
             dtype: data type of vectors in Parquet and .npy.
+            space: space that vectors must have; None for any.
 
         Raises:
             typer.Exit: when rows were rejected.
         """
         try:
-            spec = self._spec(operation, rows, options, dtype)
+            spec = replace(self._spec(operation, rows, options, dtype), space=space)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         with self._progress() as progress:

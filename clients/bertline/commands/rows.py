@@ -22,6 +22,13 @@ InputTypeOption = Annotated[
     InputType | None,
     typer.Option(help="Put the model's prompt for queries or documents before each text, if it has one."),
 ]
+Space = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPACE",
+        help="Refuse vectors of another space than this one, 16 hexadecimal digits in the metadata of earlier outputs.",
+    ),
+]
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts. Give files with --input.", show_default=False)]
 Question = Annotated[str | None, typer.Argument(help="Question. Give files with --input.", show_default=False)]
 
@@ -53,6 +60,7 @@ def embed(
             "dimensions (see Model.int8_scales of the Python client); binary: signs, packed into bytes."
         ),
     ] = "float32",
+    space: Space = None,
 ) -> None:
     """Embed texts as vectors. Rows need `text`."""
     options = {
@@ -64,7 +72,7 @@ def embed(
         "input_type": input_type,
         "format": dtype if dtype in ("int8", "binary") else "float32",
     }
-    job.run(OPERATIONS["embed"], _rows(texts), options, dtype="uint8" if dtype == "binary" else dtype)
+    job.run(OPERATIONS["embed"], _rows(texts), options, dtype="uint8" if dtype == "binary" else dtype, space=space)
 
 
 def embed_sparse(
@@ -76,6 +84,7 @@ def embed_sparse(
     ] = False,
     prompt_name: PromptName = None,
     input_type: InputTypeOption = None,
+    space: Space = None,
 ) -> None:
     """Embed texts as weights of tokens of the vocabulary (SPLADE). Rows need `text`."""
     options = {
@@ -84,15 +93,19 @@ def embed_sparse(
         "prompt_name": prompt_name,
         "input_type": input_type,
     }
-    job.run(OPERATIONS["embed_sparse"], _rows(texts), options)
+    job.run(OPERATIONS["embed_sparse"], _rows(texts), options, space=space)
 
 
 def embed_tokens(
-    job: JobOptions, texts: Texts = None, input_type: InputTypeOption = None, prompt_name: PromptName = None
+    job: JobOptions,
+    texts: Texts = None,
+    input_type: InputTypeOption = None,
+    prompt_name: PromptName = None,
+    space: Space = None,
 ) -> None:
     """Embed texts as a vector for each token (ColBERT). Rows need `text`."""
     options = {"input_type": input_type, "prompt_name": prompt_name}
-    job.run(OPERATIONS["embed_tokens"], _rows(texts), options)
+    job.run(OPERATIONS["embed_tokens"], _rows(texts), options, space=space)
 
 
 def classify(

@@ -21,7 +21,8 @@ from bertline.operations.base import InputType
 class BertlineEmbeddings(Embeddings):
     """Embeddings of a server, for any LangChain vector store.
 
-    A store must be searched with the model that filled it: give `model` and `version` if the server may load others.
+    A store must be searched with the model that filled it: give `model` and `version` if the server may load others,
+    and `space`, or a client with one, to be sure.
     The caller closes the clients.
 
     Args:
@@ -29,6 +30,7 @@ class BertlineEmbeddings(Embeddings):
         async_client: client for the coroutines, in their event loop.
         target: address of the server instead of a client, see `Client`; `close` ends the client that is made for it.
         token: token for that server, if it requires one.
+        space: space of the vectors in the store, see `Client`, for that server.
         model: name of the model; empty for the default model of the task `embedding`.
         version: model version; empty for the highest loaded version.
         query_prompt: text to put before queries, for models that were trained with one; empty for the model's own
@@ -49,6 +51,7 @@ class BertlineEmbeddings(Embeddings):
         *,
         target: str | None = None,
         token: str | None = None,
+        space: str | None = None,
         model: str = "",
         version: str = "",
         query_prompt: str = "",
@@ -57,9 +60,9 @@ class BertlineEmbeddings(Embeddings):
     ) -> None:
         if (client or async_client) is None and target is None:
             raise ValueError('give a server: BertlineEmbeddings(target="host:port"), or a client')
-        if (client or async_client) and (target or token):
-            raise ValueError("give a client, or a `target` and its `token`, not both")
-        self._own_client = Client(target, token=token) if target is not None else None
+        if (client or async_client) and (target or token or space):
+            raise ValueError("give a client, or a `target` with its `token` and `space`, not both")
+        self._own_client = Client(target, token=token, space=space) if target is not None else None
         self._client = client or self._own_client
         self._async_client = async_client
         self._prompts: dict[InputType, str] = {"query": query_prompt, "document": document_prompt}

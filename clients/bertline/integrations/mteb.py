@@ -31,7 +31,7 @@ class BertlineEncoder(AbsEncoder):
     """Model of a server for MTEB: always the same version, even if the server loads others.
 
     Args:
-        client: client of the server; the caller closes it.
+        client: client of the server, with the `space` of stored vectors if there are some; the caller closes it.
         model: name of the model; empty for the default model of the task `embedding`.
         version: model version; empty for the highest loaded version.
         prompts: texts to put before inputs, besides the model's or in place of them, by MTEB's names: a task, a type of

@@ -42,7 +42,7 @@ class Encoder:
     has no vector for them. Training, devices and token embeddings are not supported.
 
     Args:
-        client: client of the server; the caller closes it.
+        client: client of the server, with the `space` of stored vectors if there are some; the caller closes it.
         model: name of the model; empty for the default model of the task `embedding`.
         version: model version; empty for the highest loaded version.
         prompts: texts to put before inputs, by name, besides the model's or in place of them. `query` and `document`

@@ -2,6 +2,7 @@
 
     vectors.parquet                            output
     vectors.parquet.rejects.jsonl              rejected rows
+    vectors.npy.description.json               model, space and options of an .npy file; Parquet has them as metadata
     vectors.parquet.job/                       job directory, removed at the end
         _job.json                              identity of the job; at the end also the file of rejected rows
         _lock                                  locked while a run works here
@@ -266,6 +267,9 @@ class JobDirectory:
         if not self.output.is_folder:
             with open_write(self.output, self._temporary("_whole")) as stream:
                 self.writer.join(parts, stream)
+            if self.writer.description:
+                with open_write(self.output.beside(".description.json"), self._temporary("_description")) as stream:
+                    stream.write(json_line(self.writer.description))
             self.folder.within(JOB).remove()
             self._clear()
             self._remove()

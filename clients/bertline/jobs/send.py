@@ -20,7 +20,7 @@ from bertline.jobs.progress import Progress
 from bertline.jobs.rows import MAX_LINE_BYTES, Chunk, Rejection, text_bytes
 from bertline.jobs.spec import JobSpec
 from bertline.operations.base import MissingColumn
-from bertline.results import Usage
+from bertline.results import Model, Usage
 
 PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 """Pause before each retry; the last one repeats."""
@@ -118,8 +118,11 @@ class BatchSender:
             return
         model = self.retry(lambda: self._client.model(known.name, known.version))
         if (model.digest, model.manifest_json) != (known.digest, known.manifest_json):
-            hint = "start again with --restart" if self._spec.output else "run the same command again"
-            raise StaleParts(f"the model `{known.name}/{known.version}` was replaced while the job ran; {hint}")
+            raise self._replaced_model_error(known, "")
+
+    def _replaced_model_error(self, known: Model, how: str) -> StaleParts:
+        hint = "start again with --restart" if self._spec.output else "run the same command again"
+        return StaleParts(f"the model `{known.name}/{known.version}` was replaced while the job ran{how}; {hint}")
 
     def retry(self, call: Callable[[], ReplyT]) -> ReplyT:
         """Call until the server replies.
@@ -162,6 +165,9 @@ class BatchSender:
             results = list(self.retry(lambda: method(inputs, usage=request_usage, **self._options)))
         except (InvalidInput, ServerError, Overloaded) as error:
             return self._send_rest(inputs, usage, error, is_retry=is_retry)
+        if (known := self._spec.model) and request_usage.space != known.space:
+            found, wanted = request_usage.space or "unknown", known.space or "unknown"
+            raise self._replaced_model_error(known, f": vectors are of space `{found}`, not of `{wanted}`")
         usage.num_tokens += request_usage.num_tokens
         usage.num_truncated += request_usage.num_truncated
         return results

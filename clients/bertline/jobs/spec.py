@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 
+from bertline._inputs import check_space
 from bertline.client import Client
 from bertline.jobs.directory import JobDirectory, job_directory_of, rejects_of
 from bertline.jobs.engine import engine
@@ -90,8 +91,11 @@ class JobSpec:
     """Retry limit while the server is unreachable or overloaded."""
     model: Model | None = None
     """Model version that the whole job uses; None while the server chooses."""
+    space: str | None = None
+    """Space that vectors must have; None for any."""
 
     def __post_init__(self) -> None:
+        check_space(self.space)
         is_folder = (self.output or "").endswith("/")
         if self.output_format and not is_folder:
             raise ValueError("--output-format is for a folder of parts: end --output with /")
@@ -164,6 +168,7 @@ class JobSpec:
                 credentials=credentials.for_channel(),
                 token=credentials.token,
                 priority="bulk",
+                space=self.space,
             ) as client:
                 yield client
 
@@ -185,7 +190,9 @@ class JobSpec:
     def identity(self) -> dict[str, Any]:
         """Return everything that the output depends on, as stored in `_job.json`. Only a run with the same identity may
         resume the job."""
+        space = {"space": self.model.space} if self.model and self.model.space else {}
         return {
+            **space,
             "layout": LAYOUT,
             "command": self.method,
             "options": {**self.options, "dtype": self.dtype, "output_format": self.suffix},
@@ -214,14 +221,14 @@ class JobSpec:
             return JsonlWriter(self.operation, self.pass_through())
         dim = int(self.options.get("dimensions") or (self.model.dim if self.model else 0))
         dim = -(-dim // 8) if self.options.get("format") == "binary" else dim  # bytes for as many bits
-        if self.suffix == ".npy":
-            return NpyWriter(dim, self.dtype)
-        from bertline.jobs.parquet import ParquetWriter
-
         metadata = self.identity()
         inputs = metadata.pop("inputs")  # perhaps thousands: their number and a digest stand for them
         digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
         metadata |= {"num_inputs": len(inputs), "inputs_digest": digest}
+        if self.suffix == ".npy":
+            return NpyWriter(dim, self.dtype, metadata)
+        from bertline.jobs.parquet import ParquetWriter
+
         types, is_typed = self.result_types, all(isinstance(item, Source) and item.has_types for item in self.sources)
         return ParquetWriter(self.operation, types, self.pass_through(), dim, self.dtype, metadata, is_typed=is_typed)
 

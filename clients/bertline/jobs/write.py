@@ -106,6 +106,8 @@ class Writer:
 
     suffix: str
     """Suffix of its files."""
+    description: Mapping[str, Any] | None = None
+    """Metadata for a file next to the output, in a format that has no place for them: model, space, options."""
 
     def settle(self, parts: Sequence[File]) -> Sequence[File]:
         """Decide on the columns of the output when all parts are there; return the parts that have others."""
@@ -147,8 +149,8 @@ class NpyWriter(Writer):
 
     suffix = ".npy"
 
-    def __init__(self, dim: int, dtype: str) -> None:
-        self._dim, self._dtype = dim, dtype
+    def __init__(self, dim: int, dtype: str, description: Mapping[str, Any]) -> None:
+        self._dim, self._dtype, self.description = dim, dtype, description
 
     def write(self, chunk: Chunk, stream: BinaryIO) -> None:
         """See Writer."""

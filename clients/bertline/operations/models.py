@@ -70,4 +70,5 @@ def read_model_info(info: pb.ModelInfo) -> Model:
         state=_STATES.get(info.state, ""),
         error=info.error,
         engine=info.engine,
+        space=info.model.space,
     )

@@ -42,6 +42,8 @@ class FakeModel:
     """Only `ready` and `stale` models answer."""
     error: str = ""
     """Why its directory cannot be loaded."""
+    space: str = ""
+    """See `bertline.Model.space`."""
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,8 +60,8 @@ class FakeModel:
 
     @property
     def ref(self) -> pb.ModelRef:
-        """Name and version as a message."""
-        return pb.ModelRef(name=self.name, version=self.version)
+        """Name, version and space as a message."""
+        return pb.ModelRef(name=self.name, version=self.version, space=self.space)
 
     def labels_of(self, task: str) -> Sequence[str]:
         """Return the labels for a task."""

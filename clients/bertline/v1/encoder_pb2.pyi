@@ -67,12 +67,14 @@ MODEL_STATE_STALE: ModelState
 MODEL_STATE_FAILED: ModelState
 
 class ModelRef(_message.Message):
-    __slots__ = ("name", "version")
+    __slots__ = ("name", "version", "space")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    SPACE_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    space: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., space: _Optional[str] = ...) -> None: ...
 
 class TextInput(_message.Message):
     __slots__ = ("text", "text_pair")

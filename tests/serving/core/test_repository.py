@@ -192,6 +192,47 @@ def test_a_further_model_of_a_task(put, models_dir, caplog):
         embed(server)
 
 
+ONE, OTHER = "1" * 16, "2" * 16
+
+
+def test_another_space_warns(put, models_dir, caplog):
+    """A line says that a name gives vectors of another space: replaced, of a new version, or the one before again."""
+    put(space=ONE)
+    with watching(models_dir) as server:
+        assert embed(server).model.space == server.stub.GetModel(pb.GetModelRequest()).model.space == ONE
+        with pytest.raises(grpc.RpcError, match=f"vectors of space `{ONE}`, not of `{OTHER}`") as refused:
+            embed(server, space=OTHER)
+        put(space=OTHER, seed=1)
+        wait_until(lambda: embed(server).model.space == OTHER)
+        put(version="2", space=OTHER)
+        wait_until(lambda: embed(server).model.version == "2")
+        put(version="3", space=ONE)
+        wait_until(lambda: embed(server, space=ONE).model.version == "3")
+        shutil.rmtree(models_dir / "tiny" / "3")
+        wait_until(lambda: embed(server).model.version == "2")
+
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    lines = [record.getMessage() for record in caplog.records if "now gives vectors" in record.getMessage()]
+    assert [line[: line.index(": compute")] for line in lines] == [
+        f"`tiny` now gives vectors of space `{now}`, not of `{before}`"
+        for now, before in ((OTHER, ONE), (ONE, OTHER), (OTHER, ONE))
+    ]
+
+
+def test_pinned_space_is_kept(put, models_dir, caplog):
+    """With --space, a version of another space is not loaded, and the one before goes on answering."""
+    put(space=ONE)
+    put("free")
+    with watching(models_dir, space={"tiny": ONE, "none": ONE}) as server:
+        assert f"--space none={ONE}: there is no such model" in caplog.text
+        put(space=OTHER, seed=1)
+        wait_until(lambda: states(server)["tiny/1"] == "STALE")
+        assert embed(server, name="tiny").model.space == ONE
+        assert f"vectors of space `{OTHER}`; --space wants `{ONE}`" in versions(server)["tiny/1"][1]
+    with pytest.raises(ValueError, match=r"--space wants"):
+        serve(models_dir, space={"tiny": ONE}, strict=True).__enter__()
+
+
 def test_models_in_wrong_places(put, models_dir, caplog):
     """Each is warned of once with its path, at the start and while others are served."""
     put()

@@ -17,7 +17,7 @@ from tasks.multiple_choice import MultipleChoiceExample
 from tasks.regression import RegressionExample
 from tasks.spans import SpanExample
 from tasks.tagging import TaggingExample
-from tests.serving.conftest import serve
+from tests.serving.conftest import SPACE, serve
 from tests.serving.models import VOCAB, WORDS, write_model
 from tests.serving.reliability import vectors
 
@@ -30,7 +30,7 @@ def test_vectors_equal_numpy(server, references):
     reply = server.stub.Embed(pb.EmbedRequest(texts=TEXTS))
 
     np.testing.assert_allclose(vectors(reply), references["embedder"].predict(TEXTS), rtol=1e-5)
-    assert reply.model == pb.ModelRef(name="embedder", version="1")
+    assert reply.model == pb.ModelRef(name="embedder", version="1", space=SPACE)
     assert list(reply.num_tokens) == [8, 3, 9, 5]
 
 

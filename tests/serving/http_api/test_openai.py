@@ -7,6 +7,7 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
+from tests.serving.conftest import SPACE
 from tests.serving.http_api.requests import port_of, post, send
 
 TEXTS = ["the cat sees the old dog", "a bird"]
@@ -30,6 +31,24 @@ def test_embeddings(server, references):
     assert [(item["object"], item["index"]) for item in found["data"]] == [("embedding", 0), ("embedding", 1)]
     assert (found["object"], found["model"]) == ("list", "embedder")
     assert found["usage"]["prompt_tokens"] == found["usage"]["total_tokens"] > 0
+
+
+def test_space_of_vectors(server):
+    """All routes name the space of the vectors in a header, OpenAI's in its field, those of RPCs in the model; errors
+    and tasks without vectors have none."""
+    routes = {"/v1/embeddings": {"input": "a bird"}, "/embed": {"inputs": "a bird"}, "/v1/embed": {"texts": ["a bird"]}}
+
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a bird"]}
+    routes["/v2/models/embedder/infer"] = {"inputs": [tensor]}
+
+    replies = [post(server, path, values) for path, values in routes.items()]
+
+    assert [reply.headers.get("x-space") for reply in replies] == [SPACE] * 4
+    assert replies[0].json()["system_fingerprint"] == replies[2].json()["model"]["space"] == SPACE
+    assert post(server, "/v1/classify", {"inputs": ["a bird"]}).headers.get("x-space") is None
+    refused = post(server, "/v1/embed", {"texts": ["a bird"], "model": {"space": "f" * 16}})
+    assert (refused.status, refused.json()["error"]["reason"]) == (404, "OTHER_SPACE")
+    assert refused.headers.get("x-space") is None
 
 
 @pytest.mark.parametrize("dimensions", [None, 3])

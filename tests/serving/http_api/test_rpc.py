@@ -92,7 +92,7 @@ def test_mistakes(path, body, status, reason, message, server):
             "/v1/embed",
             {"model": 1, "texts": ["a", 1, None], "truncate": "yes", "dimensions": -1, "prompt_name": None},
             {
-                "model": "must be an object (fields: name, version)",
+                "model": "must be an object (fields: name, version, space)",
                 "texts[1]": "must be a string",
                 "texts[2]": "must be a string",
                 "truncate": "must be true or false",

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from export.source import read_source
 from tasks.batching import predict
 from tasks.embedding import EmbeddingSettings
 from tests.families import create
@@ -123,6 +124,19 @@ def test_a_student_of_the_same_size_has_its_teachers_vectors(recipe, tmp_path, t
     path = distil_vectors(replace(recipe, teacher=(teacher,)), alone)
 
     assert float((vectors_of(path, texts) * vectors_of(teacher, texts)).sum(1).mean()) > 0.95
+    theirs = read_source(teacher).space()
+    assert read_source(path).space() == theirs  # as export writes it into the manifest
+    assert read_source(path, settings={"normalize": False}).space() != theirs
+    assert read_source(path, settings={"normalize": False}).space(theirs) == theirs
+
+
+def test_a_rotated_student_has_a_space_of_its_own(student, teacher, recipe, alone):
+    """Vectors along principal axes, and cut ones, cannot be compared with the teacher's."""
+    same = write_embedder(recipe.run_dir.parent / "same", recipe.checkpoint, hidden_size=32)
+    cut = distil_vectors(replace(recipe, teacher=(same,), dimensions=(8,), num_epochs=0.2), alone)
+
+    assert read_source(student).space() != read_source(teacher).space()
+    assert read_source(cut).space() != read_source(same).space()
 
 
 def test_cut_vectors_of_matryoshka(recipe, student, texts, teacher, alone):
