@@ -44,6 +44,9 @@ EXPORT_ARGS ?=
 MODELS ?= $(if $(HUB),$(HUB_MODELS),models)
 PORT ?= 50051
 METRICS_PORT ?= 9090
+# Models that `make retrieval-scores` compares with BM25, and a running server that has them.
+NAMES ?= embed answer
+TARGET ?=
 RUNTIME ?= cpu
 # HTTP API and the page to try the models in; empty for none.
 HTTP_PORT ?= 8080
@@ -57,7 +60,7 @@ export TOKENIZERS_PARALLELISM ?= false
 .PHONY: help
 help:  ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^## / {printf "\n%s\n", substr($$0, 4)} \
-	  /^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml clients/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v[0]}.{v[1]}; say which: make PYTHON=python3.12 ...")'
@@ -90,7 +93,7 @@ test: $(READY)  ## the tests (8 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow' -n $(TEST_WORKERS) --dist loadfile
 
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them (--run-dir is RUN, --train and --data are DATA)
-.PHONY: vocab corpus pretrain finetune contrastive distil grid ablations evaluate report export serve models
+.PHONY: vocab corpus pretrain finetune contrastive distil grid ablations evaluate report export serve models retrieval-scores
 vocab: $(READY)  ## DATA='text files or folders' TOKENIZER=folder to write, VOCAB_SIZE=30522
 	$(NEED_DATA)$(PY) -m training.vocab --data $(DATA) --out $(TOKENIZER) --vocab-size $(VOCAB_SIZE) $(ARGS)
 corpus: $(READY)  ## DATA='text files or folders' TOKENIZER=folder CORPUS=folder to write
@@ -118,6 +121,8 @@ models: $(READY)  ## DATA=folder of text and labelled data: make bertline-mini (
 serve: $(READY)  ## MODELS=folder of models (default: models/, those of this repository), or HUB=org/name PRECISION=fp32|fp16|int8; PORT=50051 METRICS_PORT=9090 HTTP_PORT=8080
 	$(if $(HUB),test -f $(HUB_MODEL)/manifest.json || $(PY) -m export $(HUB) $(HUB_MODEL) --precision $(PRECISION) $(EXPORT_ARGS))
 	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(if $(HTTP_PORT),--http-port $(HTTP_PORT)) $(ARGS)
+retrieval-scores: $(READY)  ## which models search better than BM25: DATA=folder in BEIR's layout NAMES='embed answer' MODELS=folder to serve, or TARGET=host:port
+	$(NEED_DATA)$(PY) -m benchmarks.retrieval_scores $(DATA) --names $(NAMES) $(if $(TARGET),--target $(TARGET),--models $(MODELS)) $(ARGS)
 
 ## Develop
 .PHONY: test-slow check format dist stubs docs

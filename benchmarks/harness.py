@@ -165,6 +165,8 @@ class ServerProcess:
     """Seconds from the start of the process to its ready line."""
     http: str = ""
     """URL of its HTTP API; empty without one."""
+    metrics: str = ""
+    """URL of its metrics."""
 
     @property
     def resident_mb(self) -> float:
@@ -196,7 +198,8 @@ def running_server(models: Path, flags: Sequence[str] = (), *, prefix: Sequence[
     with server_process(command) as (process, ready):
         if ready is None:
             raise ValueError("the server did not start; its error is above")
-        yield ServerProcess(ready["target"], process, time.perf_counter() - started_s, ready["http_url"])
+        ready_s = time.perf_counter() - started_s
+        yield ServerProcess(ready["target"], process, ready_s, ready["http_url"], ready["metrics_url"])
 
 
 def embedding_model(models: Path) -> Path:

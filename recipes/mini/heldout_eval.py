@@ -6,12 +6,9 @@ names.txt       60 sentences with 150 names, marked as in `[PER Marie Curie] wor
 
 from __future__ import annotations
 
-import math
 import random
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ import numpy as np
 
 from bertline import Client
 from recipes.mini.data import Titled, answerable, merge, squad_file
+from recipes.retrieval import WordIndex
 from tasks.spans import SpanExample
 from training.data.columns import Columns
 from training.data.examples import Examples
@@ -30,8 +28,6 @@ TOP = 10
 """Paragraphs that a search returns."""
 NUM_RANKED = 500
 """Questions whose paragraphs are ranked."""
-_K1, _B = 1.2, 0.75
-"""Saturation of the number of a word in a text, and weight of the text's length (BM25's usual values)."""
 
 Found = Mapping[str, Any]
 _MARK = re.compile(r"\[([A-Z]+) ([^\[\]]+)\]")
@@ -107,10 +103,11 @@ def search_scores(client: Client, model: str, examples: Sequence[SpanExample]) -
     questions = [example.question for example in examples]
     paragraphs = list(dict.fromkeys(example.context for example in examples))
     right = np.array([paragraphs.index(example.context) for example in examples])
+    words = WordIndex(paragraphs)
     vectors = [client.embed(texts, model=model, truncate=True) for texts in (questions, paragraphs)]
     return {
         "recall": recall(vectors[0] @ vectors[1].T, right),
-        "bm25": recall(bm25(questions, paragraphs), right),
+        "bm25": recall(np.stack([words.scores(question) for question in questions]), right),
         "num_questions": len(questions),
         "num_paragraphs": len(paragraphs),
     }
@@ -126,7 +123,7 @@ def ranking_scores(client: Client, model: str, paragraphs: Sequence[Titled]) -> 
     found = client.answer(questions, model=model, top_k=TOP * TOP, truncate=True)
     orders = [list(dict.fromkeys(span.context for span in result.spans)) for result in found]
     ranks = [1 + (order.index(0) if 0 in order else TOP - 1) for order in orders]
-    by_words = [bm25([question], texts)[0] for question, texts in questions]
+    by_words = [WordIndex(texts).scores(question) for question, texts in questions]
     return {
         "mrr": float(np.mean([1 / rank for rank in ranks])),
         "bm25": float(np.mean([1 / (scores >= scores[0]).sum() for scores in by_words])),
@@ -157,32 +154,3 @@ def recall(scores: np.ndarray, right: np.ndarray) -> float:
     """
     own = scores[np.arange(len(right)), right]
     return float(((scores >= own[:, None]).sum(1) <= TOP).mean())
-
-
-def bm25(questions: Sequence[str], texts: Sequence[str]) -> np.ndarray:
-    """Return the scores of texts by their words, [questions, texts].
-
-    Source: Robertson and Zaragoza 2009, equation 3.15; the weight of rare words is Lucene's, which is never negative.
-    """
-    counts = [Counter(words(text)) for text in texts]
-    lengths = np.array([count.total() for count in counts], float)
-    norms = _K1 * (1 - _B + _B * lengths / lengths.mean())
-
-    @cache
-    def weights(word: str) -> np.ndarray:
-        times = np.array([count[word] for count in counts])
-        num_found = np.count_nonzero(times)
-        rarity = math.log(1 + (len(texts) - num_found + 0.5) / (num_found + 0.5))
-        found: np.ndarray = rarity * times * (_K1 + 1) / (times + norms)
-        return found
-
-    scores = np.zeros((len(questions), len(texts)), np.float32)
-    for row, question in zip(scores, questions, strict=True):
-        for word in words(question):
-            row += weights(word)
-    return scores
-
-
-def words(text: str) -> list[str]:
-    """Return the words of a text in lower case."""
-    return re.findall(r"\w+", text.lower())

@@ -30,6 +30,9 @@ def test_usage_names_the_module(name, monkeypatch, capfd):
     [
         ("int8_graphs", "--checkpoint nosuch", "no checkpoint at `nosuch`"),
         ("peers", "nosuch --texts nosuch.txt", "cannot use `nosuch.txt`"),
+        ("retrieval_scores", "--names a --models b", "give a folder of data, or tasks with --mteb"),
+        ("retrieval_scores", "nosuch --names a --models b", "no file `nosuch/qrels/test.tsv`"),
+        ("retrieval_scores", "nosuch --names a", "give a folder of --models to serve, or the --target"),
         ("scaling", "--num-models 0", "--num-models must be at least 1"),
         ("training_step", "--length 1024", "--length must be at most 512"),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.retrieval_scores import Searcher
+from recipes.retrieval import read_mteb
 from tests.clients.integrations.benchmark import OTHERS, TEXTS
 
 pytestmark = pytest.mark.slow  # importing mteb takes seconds
@@ -47,6 +49,20 @@ def test_prompts_by_the_librarys_names(mteb, retrieval, served, served_client):
 
     assert scores["ndcg_at_10"] == pytest.approx(np.mean(1 / np.log2(ranks + 2)), abs=1e-4)
     assert with_prompts.mteb_model_meta.use_instructions
+
+
+def test_retrieval_scores_are_those_of_the_library(mteb, retrieval, served_client, monkeypatch):
+    """A task of MTEB in the project's own benchmark has the scores that MTEB gives it."""
+    monkeypatch.setattr(mteb, "get_task", lambda name: retrieval)
+    (collection,) = read_mteb("OwlRetrieval")
+    search = next(Searcher(served_client, collection, "").by_model(served_client.model("plain")))
+
+    expected = evaluate(mteb, make_encoder(served_client), retrieval)
+
+    row = search.row(collection)
+    names = {"nDCG@10": "ndcg_at_10", "recall@100": "recall_at_100", "MRR@10": "mrr_at_10"}
+    ours, theirs = [row[name] for name in names], [100 * expected[name] for name in names.values()]
+    assert ours == pytest.approx(theirs, abs=0.01)
 
 
 def test_metadata(mteb, served_client):

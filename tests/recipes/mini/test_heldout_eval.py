@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from recipes.mini.heldout_eval import (
-    bm25,
     exact_scores,
     parse_marks,
     ranked_questions,
@@ -14,22 +13,6 @@ from recipes.mini.heldout_eval import (
     read_sentiment,
     recall,
 )
-
-TEXTS = ["the cat sat", "a dog and a dog", "the long story of one dog that nobody ever saw again"]
-
-
-def test_bm25():
-    """Rare words count more, longer texts less, and a repeated word less than twice."""
-    scores = bm25(["dog", "Cat!", "the", "nothing"], TEXTS)
-
-    assert scores.argmax(1).tolist()[:2] == [1, 0]
-    assert scores[0, 1] > scores[0, 2] > scores[0, 0] == 0
-    assert scores[0, 1] < 2 * bm25(["dog"], ["the cat sat", "a dog and a cow", TEXTS[2]])[0, 1]
-    assert scores[1, 0] > scores[2, 0] > 0
-    assert not scores[3].any()
-    # by hand: idf = ln(1 + 2.5 / 1.5); the text has 3 words of a mean of 19 / 3
-    expected = np.log(1 + 2.5 / 1.5) * 2.2 / (1 + 1.2 * (0.25 + 0.75 * 3 / (19 / 3)))
-    assert scores[1, 0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("place", "found"), [(9, 1.0), (10, 0.0)])
