@@ -141,8 +141,8 @@ def _joined(counts: Mapping[str, int]) -> str:
 def _strange_file(examples: Examples, labels: Sequence[tuple[str, ...]]) -> str:
     """Describe a file with several labels that no other file has, as with words in one and numbers in another."""
     found = defaultdict[str, set[str]](set)
-    for location, names in zip(examples.locations, labels, strict=True):
-        found[location.rpartition("`, ")[0]].update(names)
+    for location, own in zip(examples.locations, labels, strict=True):
+        found[location.rpartition("`, ")[0]].update(own)
     for file, names in found.items():
         others = set[str]().union(*(found[other] for other in found if other != file))
         if len(names) > 1 and len(others) > 1 and names.isdisjoint(others):
