@@ -43,7 +43,7 @@ CALLS: list[tuple[str, list[Any], dict[str, Any]]] = [
     (
         "rerank",
         [[["Where is Zürich?", ["🦉 In Zürich", "not here"]]]],
-        ASK | {"top_n": 1, "label": "O", "raw_scores": True},
+        ASK | {"top_n": 1, "label": "O", "raw_scores": True, "best_effort": True},
     ),
     ("tag", [["🦉 sits in Zürich", ["in", "Rome"]]], ASK | {"return_words": True}),
     ("fill_mask", [["The [MASK] sits in the [MASK]."]], ASK | {"top_k": 3, "targets": ["owl", "cat"]}),
