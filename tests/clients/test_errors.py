@@ -242,7 +242,7 @@ def test_every_error_has_a_status_and_a_place_in_the_tree() -> None:
     """The table and the tree in the module's docstring contain every error."""
     kinds = {kind for kind in errors.BertlineError.__subclasses__() if kind.__module__ == errors.__name__}
 
-    assert kinds == {kind for kind, _ in ERRORS.values()} | {errors.ServerError}
+    assert kinds == {kind for kind, _ in ERRORS.values()} | {errors.ServerError, errors.OtherSpace}
     assert all(f"─ {kind.__name__} " in (errors.__doc__ or "") for kind in kinds)
 
 

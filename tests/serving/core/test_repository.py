@@ -207,7 +207,8 @@ def test_another_space_warns(put, models_dir, caplog):
         put(version="2", space=OTHER)
         wait_until(lambda: embed(server).model.version == "2")
         put(version="3", space=ONE)
-        wait_until(lambda: embed(server, space=ONE).model.version == "3")
+        wait_until(lambda: embed(server).model.version == "3")
+        assert embed(server, space=ONE).model.space == ONE
         shutil.rmtree(models_dir / "tiny" / "3")
         wait_until(lambda: embed(server).model.version == "2")
 

@@ -278,7 +278,7 @@ from serving.core.session import Session
 from serving.__main__ import main
 run = Session.run
 def hanging(self, arrays, *rest):
-    if 10 in arrays["input_ids"]:
+    if 10 in arrays["input_ids"] and arrays["input_ids"].shape[1] < 10:  # no canary
         print("hanging", file=sys.stderr, flush=True)
         time.sleep(1000)
     return run(self, arrays, *rest)
