@@ -66,7 +66,7 @@ def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix
         rejected = [row["place"] for row in read_jsonl(rejects)] if rejects.exists() else []
 
         assert result.code == (3 if rejected else 0), result
-        assert {path.name for path in folder.iterdir()} <= {"in.jsonl", f"out.{suffix}", rejects.name}
+        assert {path.name for path in folder.iterdir()} <= {"in.jsonl", f"out.{suffix}", "out.npy.description.json", rejects.name}
     places = [int(place.rpartition(" ")[2]) for place in rejected]
     good = [number for number in range(1, len(lines) + 1) if number not in places]
     if suffix == "npy":
@@ -318,7 +318,7 @@ def test_rows_that_are_cut_are_reported(run: Run, server: FakeServer, tmp_path: 
 def sender_to(method: Callable[..., Any]) -> BatchSender:
     """Return a sender of a job, whose client embeds by this function."""
     options = {"operation": None, "method": "embed", "options": {}, "model_name": "", "model_version": ""}
-    spec: Any = SimpleNamespace(**options, patience_s=0)
+    spec: Any = SimpleNamespace(**options, patience_s=0, model=None)
     client: Any = SimpleNamespace(embed=method)
     return BatchSender(spec, client, Progress())
 

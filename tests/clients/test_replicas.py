@@ -206,10 +206,10 @@ def test_a_full_queue_is_retried(models, monkeypatch: pytest.MonkeyPatch) -> Non
     full = [QueueFullError("the queue is full; try later", retry_s=0.6)] * 2
     admit = Scheduler._admit
 
-    def refuse(*arguments) -> None:
+    def refuse(*arguments, **options) -> None:
         if full:
             raise full.pop()
-        admit(*arguments)
+        admit(*arguments, **options)
 
     monkeypatch.setattr(Scheduler, "_admit", refuse)
     with serve(models) as running, Client(running.target) as client:
