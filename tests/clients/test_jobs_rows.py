@@ -66,7 +66,12 @@ def test_every_line_of_jsonl_is_accounted_for(run: Run, lines: list[str], suffix
         rejected = [row["place"] for row in read_jsonl(rejects)] if rejects.exists() else []
 
         assert result.code == (3 if rejected else 0), result
-        assert {path.name for path in folder.iterdir()} <= {"in.jsonl", f"out.{suffix}", "out.npy.description.json", rejects.name}
+        assert {path.name for path in folder.iterdir()} <= {
+            "in.jsonl",
+            f"out.{suffix}",
+            "out.npy.description.json",
+            rejects.name,
+        }
     places = [int(place.rpartition(" ")[2]) for place in rejected]
     good = [number for number in range(1, len(lines) + 1) if number not in places]
     if suffix == "npy":
