@@ -68,7 +68,7 @@ class Collection:
     copies: frozenset[str] = frozenset()
     """Ids of queries that are documents with the same id, as in ArguAna: a search for others leaves those out."""
     notes: tuple[str, ...] = ()
-    """What was left out, a sentence each."""
+    """Sentences about the items that were left out."""
 
     @classmethod
     def of(cls, name: str, documents: Mapping[str, str], queries: Mapping[str, str], grades: Grades) -> Collection:

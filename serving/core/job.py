@@ -183,6 +183,10 @@ class Job:
             self._outputs[entry.group] = []
         self._complete(entry.group, outputs, now_s)
 
+    def ends_before(self, now_s: float) -> bool:
+        """Return whether the deadline ends the job before a time, so that later outputs are of no use."""
+        return self.best_effort and self.deadline_s is not None and self.deadline_s < now_s
+
     def end_early(self, now_s: float) -> None:
         """Finish all groups with the outputs that they have; missing ones are None."""
         with self._lock:

@@ -479,10 +479,7 @@ class Scheduler:
         for job, count in ended.items():
             self._report_dropped(job, count)
         ends_s = now + sum(entry.work_s for entry in batch) / self._cores(batch[0].model)
-        late = {
-            job for job in {entry.job for entry in batch} if job.best_effort and (job.deadline_s or ends_s) < ends_s
-        }
-        return [entry for entry in batch if entry.job not in ended and entry.job not in late]
+        return [entry for entry in batch if entry.job not in ended and not entry.job.ends_before(ends_s)]
 
     def _has_room(self) -> bool:
         """Return whether enough cores are free for the next entry."""

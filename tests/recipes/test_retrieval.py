@@ -63,7 +63,7 @@ def test_collections_are_read_whole(tmp_path):
     ],
 )
 def test_mistakes_name_file_and_line(tmp_path, name, lines, message):
-    """What cannot be read is refused, not left out."""
+    """Rows that cannot be read are refused, not left out."""
     write(tmp_path, **{name: lines})
 
     with pytest.raises(ValueError, match=message):

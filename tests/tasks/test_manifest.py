@@ -323,7 +323,7 @@ def test_invalid_model_paths(paths, message):
     ],
 )
 def test_space_is_that_of_settings(changes, is_same):
-    """What decides where a text lands changes the space; lengths and similarity do not."""
+    """Settings that decide where a text lands change the space; lengths and similarity do not."""
     task = create_task("embedding", Tokenizer(build_tokenizer(VOCAB)), EmbeddingSettings(pooling="mean"))
 
     space = space_of(task, "00" * 32)
