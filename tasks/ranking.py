@@ -255,10 +255,12 @@ class TokenRanking(Ranking):
 
 
 def ranks_by_itself(task: AnyTask) -> bool:
-    """Return whether a model can rank documents without a `label`."""
-    if isinstance(task, TokenEmbedding):
-        return task.settings.normalize
-    return isinstance(task, Regression) or (isinstance(task, Spans) and task.settings.compares_contexts)
+    """Return whether a model ranks documents for any query without a `label`.
+
+    Models that answer questions rank only if they are named: they know questions alone, and even those worse than words
+    do (docs/experiments/retrieval.md).
+    """
+    return isinstance(task, Regression) or (isinstance(task, TokenEmbedding) and task.settings.normalize)
 
 
 def create_ranking(task: AnyTask, *, label: str = "", raw_scores: bool = False) -> Ranking:

@@ -12,11 +12,10 @@ VersionT = TypeVar("VersionT", bound=Any)
 
 
 def can_rerank(model: Model, is_named: bool) -> bool:
-    """Return whether a model can rank documents; without being named only if it needs no label."""
+    """Return whether a model can rank documents; those with labels or answers only if they are named."""
     settings = model.manifest.get("settings")
-    knows_no_answer = isinstance(settings, dict) and (settings.get("unanswerable") or settings.get("null_is_trained"))
     if model.task == "spans":
-        return bool(knows_no_answer)
+        return is_named and isinstance(settings, dict) and any(map(settings.get, ("unanswerable", "null_is_trained")))
     if model.task == "token-embedding":
         return isinstance(settings, dict) and bool(settings.get("normalize"))
     return model.task == "regression" or (is_named and model.task == "classification")

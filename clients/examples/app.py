@@ -1,7 +1,7 @@
 """HTTP service in front of a Bertline server: vectors, labels, and search in an index that search.py wrote.
 
-pip install ./clients fastapi uvicorn faiss-cpu
-BERTLINE_INDEX=notes.index uvicorn app:app --app-dir clients/examples --port 8000
+pip install ./clients fastapi uvicorn
+BERTLINE_INDEX=notes.db uvicorn app:app --app-dir clients/examples --port 8000
 curl localhost:8000/embed -H 'content-type: application/json' -d '{"texts": ["A first text."]}'
 curl localhost:8000/search -H 'content-type: application/json' -d '{"text": "Where do owls sleep?", "top_k": 3}'
 
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
-from search import Index
+from search import CANDIDATES, Index
 
 from bertline import (
     AsyncClient,
@@ -45,8 +45,8 @@ STATUSES: dict[type[BertlineError], int] = {
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open one client for the lifetime of the service. All requests share its connection."""
-    folder = os.environ.get("BERTLINE_INDEX")
-    app.state.index = Index(Path(folder)) if folder else None
+    file = os.environ.get("BERTLINE_INDEX")
+    app.state.index = Index(Path(file)) if file else None
     target = os.environ.get("BERTLINE_TARGET") or "127.0.0.1:50051"
     async with AsyncClient(target, token=os.environ.get("BERTLINE_TOKEN") or None, timeout=10) as client:
         app.state.client = client
@@ -76,7 +76,7 @@ class Query(BaseModel):
     """Body of `/search`."""
 
     text: str
-    top_k: int = Field(5, ge=1, le=100)
+    top_k: int = Field(5, ge=1, le=CANDIDATES)
 
 
 @app.exception_handler(BertlineError)
@@ -107,7 +107,7 @@ async def classify(body: Texts, client: ClientNow) -> dict[str, Any]:
 
 @app.post("/search")
 async def search(body: Query, request: Request, client: ClientNow) -> dict[str, Any]:
-    """Return the texts of the index that are nearest to a text."""
+    """Return the texts of the index that fit a text, by words and vectors and then by the model that ranks."""
     index: Index | None = request.app.state.index
     if index is None:
         raise HTTPException(404, "this service has no index; start it with BERTLINE_INDEX")
@@ -115,7 +115,9 @@ async def search(body: Query, request: Request, client: ClientNow) -> dict[str, 
         vectors = await client.embed([body.text], normalize=True, truncate=True, **index.model)
     except ModelNotFound as error:
         raise HTTPException(503, f"the model of the index is not loaded; build the index again: {error}") from error
-    return {"results": [{"score": score, "text": text} for score, text in index.search(vectors[0], body.top_k)]}
+    found = [index.texts[row] for row in index.both(body.text, vectors[0], CANDIDATES)]
+    (ranking,) = await client.rerank([(body.text, found)], top_n=body.top_k, truncate=True)
+    return {"results": [{"score": item.score, "text": found[item.document]} for item in ranking.documents]}
 
 
 @app.get("/health")

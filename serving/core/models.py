@@ -380,12 +380,13 @@ class Models:
             raise InvalidRequestError(f"{model} does not support the task `{task}` (loaded: {_listing(self)})")
         return model
 
-    def default_name(self, task: str | None, fits: Callable[[Model], bool]) -> str:
+    def default_name(self, task: str | None, fits: Callable[[Model], bool], exception: str = "") -> str:
         """Return the name of the model for requests without one: as set, or the one that was loaded before all others.
 
         Args:
             task: what it should do, for errors; None if any model will do.
             fits: returns whether a model does it.
+            exception: words of the error about models that do not fit.
 
         Raises:
             ModelNotFoundError, UnavailableError, InvalidRequestError: as `find`.
@@ -397,7 +398,7 @@ class Models:
             _check_loading(self.versions)
             if not self._by_name:
                 raise ModelNotFoundError("no model is loaded")
-            raise InvalidRequestError(f"no model supports the task `{task}` (loaded: {_listing(self)})")
+            raise InvalidRequestError(f"no model supports the task `{task}`{exception} (loaded: {_listing(self)})")
         oldest = min(map(self._loaded_since, candidates))
         if len(first := [model for model in candidates if self._loaded_since(model) == oldest]) > 1:
             of_task = f" for the task `{task}`" if task else ""

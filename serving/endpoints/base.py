@@ -42,9 +42,11 @@ class TextEndpoint(Endpoint):
     """True if a reply holds what the graph returns."""
     any_task: ClassVar[bool] = False
     """True if `task_for` decides which models can do it, whatever their task."""
+    exception: ClassVar[str] = ""
+    """Words of the error without a model that fits, about those that do not."""
 
     def find_model(self, models: Models, request: Any) -> Model:
-        name = request.model.name or models.default_name(self.task, self.fits)
+        name = request.model.name or models.default_name(self.task, self.fits, self.exception)
         model = models.find(name, request.model.version, None if self.any_task else self.task)
         wanted, space = request.model.space, model.manifest.space
         if wanted not in ("", space):

@@ -23,6 +23,7 @@ class Rerank(TextEndpoint):
     reply_type = pb.RerankReply
 
     any_task = True
+    exception = " unless the request names it"
 
     def fits(self, model: Model) -> bool:
         return ranks_by_itself(model.task)

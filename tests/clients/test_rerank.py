@@ -95,7 +95,7 @@ def test_errors_name_the_document(client: Client, server: FakeServer) -> None:
 
 
 def test_models_without_a_name() -> None:
-    """The client finds the model that a server would choose: one that needs no label."""
+    """The client finds the model that a server would choose: one for any query, without a label."""
 
     def model(name: str, task: str, settings: dict[str, Any] | None = None) -> Model:
         manifest = json.dumps({"settings": settings or {}})
@@ -107,9 +107,11 @@ def test_models_without_a_name() -> None:
     def chosen(name: str = "") -> str:
         return model_of_task(models, "rerank", name, fits=lambda item: fits(item, is_named=bool(name))).name
 
-    assert (chosen(), chosen("topic")) == ("answer", "topic")
-    models.append(model("spans", "spans"))
-    assert chosen() == "answer"
+    assert (chosen("answer"), chosen("topic")) == ("answer", "topic")
+    with pytest.raises(ModelNotFound, match="no model's highest version is of task `rerank`"):
+        chosen()
+    models.append(model("ranker", "regression"))
+    assert chosen() == "ranker"
     models.append(model("similarity", "regression"))
     with pytest.raises(ModelNotFound, match="several models of task `rerank`"):
         chosen()

@@ -27,9 +27,8 @@ const SEARCH = {
     "A stone oven needs two hours to get hot.\nBread dries out faster in the fridge than on the shelf.",
 };
 
-/** True if a model ranks documents without being told which label means that one fits. */
+/** True if a model ranks documents for any query, without being told which label means that one fits. */
 export function ranks({ task, settings }) {
-  if (task === "spans") return settings.unanswerable || settings.null_is_trained;
   return task === "regression" || (task === "token-embedding" && settings.normalize);
 }
 

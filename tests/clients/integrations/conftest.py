@@ -52,6 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         references[name] = save_sentence_transformer(folder / name, normalize=name == "unit")
         export_checkpoint(folder / name, folder / "models" / name / "1", ExportConfig(tune=False), task="embedding")
     write_model(folder / "models", "labels", task="classification")
+    write_model(folder / "models", "ranker", task="regression")
     with serve(folder / "models") as running:
         yield SimpleNamespace(target=running.target, models=folder / "models", **references)
 

@@ -8,9 +8,11 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,6 @@ import pytest
 
 import bertline
 from tests.clients.command import Result, run_example
-
-pytest.importorskip("faiss", reason="faiss-cpu is not installed; it is in the group `integrations`")
 
 EXAMPLES = Path(__file__).parents[3] / "clients" / "examples"
 LINES = ["Owls sleep in the old oak.", "A cat at night?", "the river", "owls near the river", "the old tree"]
@@ -35,47 +35,66 @@ def search(served):
 
 @pytest.fixture(scope="module")
 def index(search, tmp_path_factory):
-    """Return a folder with the index of a file that has blank lines."""
+    """Return the index of a file that has blank lines, and a line twice."""
     folder = tmp_path_factory.mktemp("search")
-    (folder / "notes.txt").write_text("\n\n".join(LINES) + "\n  \n", encoding="utf-8")
-    result = search("index", folder / "notes.txt", folder / "notes.index", "--model", "plain")
+    (folder / "notes.txt").write_text("\n\n".join([*LINES, f" {LINES[1]} "]) + "\n  \n", encoding="utf-8")
+    result = search("index", folder / "notes.txt", folder / "notes.db", "--model", "plain")
     assert result == Result(0, f"{len(LINES)} texts\n", "")
-    return folder / "notes.index"
+    return folder / "notes.db"
 
 
 def nearest(reference, query):
-    """Return LINES in the reference model's order, with their cosines."""
+    """Return LINES in the reference model's order, by their cosines."""
     vectors = reference.encode([query, *LINES], normalize_embeddings=True)
-    cosines = vectors[1:] @ vectors[0]
-    return [(float(cosines[row]), LINES[row]) for row in np.argsort(-cosines)]
+    return [LINES[row] for row in np.argsort(-(vectors[1:] @ vectors[0]))]
 
 
-def test_the_index_is_searched(search, index, served):
-    """A query finds the reference model's texts and cosines."""
+def ranked(client, query):
+    """Return LINES as the served model ranks them."""
+    (ranking,) = client.rerank([(query, LINES)])
+    return [(item.score, LINES[item.document]) for item in ranking.documents]
+
+
+def test_the_index_is_searched(search, index, served_client):
+    """A query finds lines by words and vectors, which come in the order and with the scores of the model that ranks."""
     result = search("query", index, "the owl in a tree", "--top-k", "3")
 
     printed = [line.split("  ", 1) for line in result.out.splitlines()]
-    expected = nearest(served.plain, "the owl in a tree")[:3]
+    expected = ranked(served_client, "the owl in a tree")[:3]
     assert result.code == 0
     assert [text for _, text in printed] == [text for _, text in expected]
     assert [float(score) for score, _ in printed] == pytest.approx([score for score, _ in expected], abs=6e-4)
 
 
-def test_evaluation(search, index, served, tmp_path):
-    """The evaluation counts where the line that answers stands among the reference model's."""
-    rows = [
-        {"query": query, "text": f" {LINES[2]}".replace(" ", "  ")} for query in ("the owl in a tree", "a wide river")
-    ]
+def test_evaluation(search, index, served, served_client, tmp_path):
+    """The evaluation counts where the line that answers stands after each step."""
+    rows = [{"query": "the owl in a tree", "text": "  the   river"}, {"query": "!?", "text": LINES[2]}]
     (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    ranks = [[text for _, text in nearest(served.plain, row["query"])].index(LINES[2]) + 1 for row in rows]
+    vectors = [nearest(served.plain, row["query"]).index(LINES[2]) + 1 for row in rows]
+    reranked = [[text for _, text in ranked(served_client, row["query"])].index(LINES[2]) + 1 for row in rows]
 
     result = search("evaluate", index, tmp_path / "questions.jsonl")
 
-    mrr = f"{100 * np.mean([1 / rank for rank in ranks]):.1f}"
-    assert re.findall(r"(\w+) +([\d.]+) +([\d.]+)\n", result.out) == [
-        ("index", "100.0", mrr),
-        ("exact", "100.0", mrr),
-    ]
+    rows = re.findall(r"(\w+) +([\d.]+) +[\d.]+ +([\d.]+)\n", result.out)
+    found = {name: (recall, mrr) for name, recall, mrr in rows}
+    assert list(found) == ["BM25", "vectors", "both", "reranked"]
+    assert found["BM25"][0] == "50.0"  # the second query has no word
+    for name, ranks in (("vectors", vectors), ("reranked", reranked)):
+        assert found[name] == ("100.0", f"{100 * np.mean([1 / rank for rank in ranks]):.1f}")
+
+
+@pytest.mark.parametrize(
+    "row", ['{"query": "a", "text": null}', '{"query": 5, "text": "a"}', '{"query": " ", "text": "a"}', "[" * 100_000]
+)
+def test_bad_questions(search, index, tmp_path, row):
+    """Questions must be texts, with the text that answers them."""
+    (tmp_path / "questions.jsonl").write_text(f"{row}\n", encoding="utf-8")
+
+    result = search("evaluate", index, tmp_path / "questions.jsonl")
+
+    line = "questions.jsonl`, line 1: expected an object with the texts `query` and `text`\n"
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert result.err.endswith(line)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +102,10 @@ def test_evaluation(search, index, served, tmp_path):
     [
         (["index", "{notes}", "{index}", "--model", "plain"], "already exists"),
         (["index", "{notes}", "{new}", "--model", "labels"], "`labels` has task `classification`"),
-        (["index", "{notes}", "{new}"], "several models are loaded"),
+        (["index", "{notes}", "{new}"], "model `embed` does not exist"),
         (["index", "{empty}", "{new}", "--model", "plain"], "has no text"),
         (["index", "{new}", "{new}", "--model", "plain"], "No such file"),
-        (["query", "{new}", "owl"], "No such file"),
+        (["query", "{new}", "owl"], "no index at `.*new`; make one"),
     ],
     ids=str,
 )
@@ -108,23 +127,39 @@ def test_mistakes_of_the_command(search, index, tmp_path, arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
+    "change",
     [
-        ("index.json", b"{}"),
-        ("index.json", b"[]"),
-        ("index.json", b'{"model": {"model": "plain", "version": "1"}, "texts": ["a"]}'),
-        ("vectors.faiss", b"garbage"),
+        "DELETE FROM about WHERE name = 'space'",
+        "DELETE FROM lines",
+        "UPDATE lines SET vector = 'a'",
+        "DROP TABLE lines",
     ],
 )
-def test_damaged_index(search, index, tmp_path, name, content):
-    """A damaged index is refused in one line."""
-    damaged = shutil.copytree(index, tmp_path / "damaged")
-    (damaged / name).write_bytes(content)
+def test_damaged_index(search, index, tmp_path, change):
+    """A damaged index is refused in one line, and so is a file of another kind."""
+    damaged, other = tmp_path / "damaged", tmp_path / "other"
+    shutil.copy(index, damaged)
+    with closing(sqlite3.connect(damaged)) as database, database:
+        database.execute(change)
+    other.write_text("owls\n" * 100)
 
-    result = search("query", damaged, "owl")
+    for file in (damaged, other):
+        result = search("query", file, "owl")
+
+        assert result.code == 1
+        assert re.fullmatch(r"search: `.*` is no index, or is damaged; make it again: .*\n", result.err)
+
+
+def test_vectors_of_another_space(search, index, tmp_path):
+    """Queries whose vectors do not belong to those of the index are refused."""
+    shutil.copy(index, tmp_path / "other.db")
+    with closing(sqlite3.connect(tmp_path / "other.db")) as database, database:
+        database.execute("UPDATE about SET value = '0123456789abcdef' WHERE name = 'space'")
+
+    result = search("query", tmp_path / "other.db", "owl")
 
     assert result.code == 1
-    assert re.fullmatch(r"search: the index `.*damaged` is damaged; make it again: .*\n", result.err)
+    assert re.fullmatch(r"search: .*gives vectors of space `\w+`, not of `0123456789abcdef`.*\n", result.err)
 
 
 def test_a_line_that_cannot_be_used(search, tmp_path):
@@ -189,11 +224,11 @@ def test_labels_over_http(http, served_client):
     assert [[(item["label"], item["score"]) for item in result] for result in results] == expected
 
 
-def test_search_over_http(http, served):
-    """`/search` returns the reference model's results from the index that the command wrote."""
+def test_search_over_http(http, served_client):
+    """`/search` returns the ranked lines of the index that the command wrote."""
     results = http.post("/search", json={"text": "the owl in a tree", "top_k": 2}).json()["results"]
 
-    expected = nearest(served.plain, "the owl in a tree")[:2]
+    expected = ranked(served_client, "the owl in a tree")[:2]
     assert [item["text"] for item in results] == [text for _, text in expected]
     assert [item["score"] for item in results] == pytest.approx([score for score, _ in expected], abs=1e-5)
 
@@ -230,9 +265,9 @@ def test_without_a_server_over_http(start, dead_target):
 
 def test_an_index_of_a_model_that_is_gone(start, index, tmp_path):
     """A search in the index of a removed model returns 503, because the caller named no model."""
-    shutil.copytree(index, tmp_path / "index")
-    about = json.loads((index / "index.json").read_text()) | {"model": {"model": "plain", "version": "9"}}
-    (tmp_path / "index/index.json").write_text(json.dumps(about))
+    shutil.copy(index, tmp_path / "index")
+    with closing(sqlite3.connect(tmp_path / "index")) as database, database:
+        database.execute("UPDATE about SET value = '9' WHERE name = 'version'")
 
     with start(BERTLINE_INDEX=str(tmp_path / "index")) as http:
         reply = http.post("/search", json={"text": "owl"})
@@ -293,4 +328,4 @@ def test_the_service_runs_as_its_first_lines_say(served):
         service.send_signal(signal.SIGINT)
         service.communicate(timeout=30)
 
-    assert health["models"] == ["labels/1", "plain/1", "unit/1"]
+    assert health["models"] == ["labels/1", "plain/1", "ranker/1", "unit/1"]

@@ -120,18 +120,21 @@ def test_long_queries(server, model, longest):
 
 
 def test_models_that_rank_without_advice(tmp_path):
-    """Without a name, the only model answers that needs no label: for regression, or answers with "no answer"."""
+    """Without a name, only a model for regression ranks; models that answer questions or give labels must be named."""
     reader = SETTINGS["spans"]
     write_model(tmp_path, "classifier", task="classification")
     write_model(tmp_path, "reader", task="spans")
     write_model(tmp_path, "answerable", task="spans")
     edit_manifest(tmp_path / "answerable" / "1", settings=reader | {"unanswerable": False})
     with serve(tmp_path) as running:
-        assert rerank(running, model="").model.name == "reader"
-        with pytest.raises(grpc.RpcError) as refused:
+        assert rerank(running, model="reader").results
+        with pytest.raises(grpc.RpcError, match="no model supports the task `rerank` unless the request names it"):
+            rerank(running, model="")
+        with pytest.raises(grpc.RpcError, match="it was not trained on unanswerable questions"):
             rerank(running, model="answerable")
-
-    assert "it was not trained on unanswerable questions" in refused.value.details()
+    write_model(tmp_path, "scorer", task="regression")
+    with serve(tmp_path) as running:
+        assert rerank(running, model="").model.name == "scorer"
 
 
 @pytest.fixture
