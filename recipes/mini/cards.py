@@ -16,17 +16,25 @@ _QUESTIONS = (
 )
 _MPNET = "Apache 2.0; see its model card for its training data"
 _VECTORS = ("vectors of all-mpnet-base-v2", _MPNET)
+_CROSS_ENCODER = (
+    (
+        "weights and numbers of ms-marco-MiniLM-L-12-v2",
+        "Apache 2.0; its data, MS MARCO, are for non-commercial research",
+    ),
+    ("texts for queries, found with all-MiniLM-L6-v2", "Apache 2.0"),
+)
 _TEACHER = ("probabilities of all-mpnet-base-v2, fine-tuned on the labelled data below", _MPNET)
 _CONTEXTS = (
     "paragraphs of SQuAD and SQuADShifts, without questions",
     "CC BY-SA 4.0; SQuADShifts not stated at its source, known as CC BY 4.0",
 )
+_ENGLISH = "English in lower case only."
 _LIMITS = (
-    "English in lower case only. Pretrained on 35 million words, about 1% of BERT's pretraining text.",
+    f"{_ENGLISH} Pretrained on 35 million words, about 1% of BERT's pretraining text.",
     "Little knowledge of the world, and none after 2015.",
     "The books contain the prejudices of their time.",
 )
-"""Limits of all models."""
+"""Limits of the models that start from our own pretrained networks."""
 _NOTES: dict[str, tuple[tuple[tuple[str, str], ...], tuple[str, ...]]] = {
     PRETRAINED: ((), ("The scores were measured before the weights were rounded to 16 bits.",)),
     "embed": (
@@ -36,6 +44,14 @@ _NOTES: dict[str, tuple[tuple[tuple[str, str], ...], tuple[str, ...]]] = {
             "pages.",
             "No text of STS-B dev was in our training data; the teacher's were not checked. Words alone have 69.2.",
             "The first 128 numbers can be used alone (`dimensions`).",
+        ),
+    ),
+    "rerank": (
+        (*_CROSS_ENCODER, *_QUESTIONS),
+        (
+            "Starts from six layers of its teacher, with the 10,752 word pieces that English texts use most.",
+            "A score says how likely a text answers a query. Compare the scores of one query only.",
+            "Words that query and text share count much, as for the teacher.",
         ),
     ),
     "answer": (
@@ -70,7 +86,7 @@ def notes(name: str) -> str:
     """Return the notes of a card as Markdown."""
     sources, own_limits = _NOTES[name]
     rows = [f"| {data} | {licence} |" for data, licence in (*_TEXT, *sources)]
-    limits = [f"- {limit}" for limit in (*own_limits, *_LIMITS)]
+    limits = [f"- {limit}" for limit in (*own_limits, *((_ENGLISH,) if name == "rerank" else _LIMITS))]
     return "\n".join(
         [
             "## Sources and their licences\n",

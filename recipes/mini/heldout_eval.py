@@ -47,7 +47,7 @@ def heldout_scores(name: str, client: Client, squad: Path) -> dict[str, Found]:
         return {"everyday": sentiment_scores(client, name)}
     if name == "tag":
         return {"everyday": name_scores(client, name)}
-    if name == "answer":
+    if name in ("answer", "rerank"):
         return {"ranking": ranking_scores(client, name, answerable(merge([squad_file(squad)])))}
     return {"search": search_scores(client, name, read_spans(squad))} if name == "embed" else {}
 

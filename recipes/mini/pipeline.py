@@ -11,9 +11,13 @@ from typing import Any
 from recipes.ablations.tables import TableName
 from recipes.mini.data import STS_DEV
 from recipes.mini.tasks import (
+    DISTILLED,
     EMBED,
+    MINILM,
+    SEARCH,
     STUDENT,
-    TEACHER,
+    TEACHERS,
+    TRIMMED,
     DistilledTask,
     all_trainings,
     is_distilled,
@@ -45,6 +49,11 @@ STUDENT_PRETRAINING = (
     "--num-steps 5254 --eval-every 2000"
 )
 """Flags of pretraining the students' network: three minutes on a GPU, days on two cores."""
+TRIM_TEXTS = " ".join(
+    f"{{made}}/{name}"
+    for name in ("paragraphs.txt", "questions.jsonl", "sentences-part.txt", "reviews.txt", "wiki-rest.txt")
+)
+"""Texts whose words decide which tokens of a teacher stay."""
 TABLES: tuple[TableName, ...] = ("5", "8", "steps")
 """Tables of the ablations: pretraining tasks, masking, number of steps."""
 STS = f"{{data}}/{STS_DEV}"
@@ -92,15 +101,13 @@ class Pipeline:
         self.pretrained = self.given or self.fp16(NAME)
         """Pretrained checkpoint that all tasks of bertline-mini start from."""
         self.student = self.fp16(STUDENT)
-        """Pretrained checkpoint that all students start from."""
-        self.sentence_model = self.out / "teachers" / TEACHER
-        """Model that teaches vectors, and that the other teachers start from."""
+        """Pretrained checkpoint that most students start from."""
         self.ablations = self.out / ABLATIONS
         """Run directory of the ablations."""
 
     def _places(self) -> dict[str, Path]:
         """Return the paths that patterns of `recipes.mini.tasks` name."""
-        checkpoints = {"pretrained": self.pretrained, "student": self.student, "teacher": self.sentence_model}
+        checkpoints = {"pretrained": self.pretrained, "student": self.student}
         return {"data": self.data, "made": self.out / "data", "out": self.out, **checkpoints}
 
     def path(self, pattern: str) -> Path:
@@ -117,7 +124,8 @@ class Pipeline:
 
     def pretrained_for(self, name: str) -> Path:
         """Return the pretrained checkpoint of a task."""
-        return self.student if is_distilled(name) else self.pretrained
+        task = task_of(name)
+        return self.path(task.start) if isinstance(task, DistilledTask) else self.pretrained
 
     def checkpoint(self, name: str) -> Path:
         """Return the checkpoint of a task's best run, or of its distilled model in 16 bits."""
@@ -175,8 +183,8 @@ class Pipeline:
         names = [name for name in task_names() if not self.only or name in self.only]
         chosen = [name for name in names if not is_distilled(name)]
         students = [name for name in names if is_distilled(name)]
-        to_distil = [name for name in students if not self.checkpoint(name).exists()]
-        needs_student = bool(to_distil) and not self.student.exists()
+        to_distil = [task for task in DISTILLED if task.name in students and not self.checkpoint(task.name).exists()]
+        needs_student = any(task.start == "{student}" for task in to_distil) and not self.student.exists()
         pretrains = bool(chosen) and not self.given
         if names:
             yield Stage(DATA, self.command("recipes.mini.data {data} {made}"))
@@ -194,11 +202,9 @@ class Pipeline:
             run = f"{{out}}/{STUDENT}"
             yield self._pretrain("Pretraining of the students' network", STUDENT_PRETRAINING, run)
             yield self._halve("The students' network in 16 bits", f"{run}/checkpoint", "{student}")
-        if to_distil:
-            installation = self.command("recipes.mini.teachers {teacher}")
-            yield Stage("The sentence model that teaches", installation, self.sentence_model, to_distil[0])
+        yield from self._teachers(to_distil)
         for name in students:
-            if name in to_distil:
+            if name in [task.name for task in to_distil]:
                 yield from self._trainings(task_of(name).trainings(), name)
                 yield self._halve(f"{name} in 16 bits", f"{{out}}/{name}/checkpoint", f"{{out}}/fp16/{name}", name)
             yield from self._exports_and_scores(name)
@@ -232,6 +238,22 @@ class Pipeline:
             yield self._pretrain(f"Pretraining, {number} of {len(runs)}", f"{PRETRAIN} {flags}{init}", run)
             init = f" --init {run}/checkpoint"
         yield self._halve("The checkpoint in 16 bits", f"{runs[-1]}/checkpoint", "{pretrained}")
+
+    def _teachers(self, tasks: Sequence[DistilledTask]) -> Iterator[Stage]:
+        """Yield the stages that install the teachers of some tasks, and make what the students start from and read."""
+        first = {task.teacher: task.name for task in reversed(tasks)}
+        search = [task.name for task in tasks if any(SEARCH in path for path in task.train)]
+        owners = ({MINILM: search[0]} if search else {}) | first
+        for teacher, owner in owners.items():
+            command = self.command(f"recipes.mini.teachers {teacher} {TEACHERS}/{teacher}")
+            yield Stage(f"Teacher: {teacher}", command, self.path(f"{TEACHERS}/{teacher}"), owner)
+        for teacher in dict.fromkeys(task.teacher for task in tasks if task.is_trimmed):
+            place = f"{TRIMMED}/{teacher}"
+            command = self.command(f"recipes.mini.trim {TEACHERS}/{teacher} {place} --data {TRIM_TEXTS}")
+            yield Stage(f"A third of the vocabulary of {teacher}", command, self.path(place), first[teacher])
+        if search:
+            command = self.command(f"recipes.mini.search {{made}} {TEACHERS}/{MINILM} {SEARCH}")
+            yield Stage("Queries and texts to rank", command, self.path(SEARCH), search[0])
 
     def _pretrain(self, title: str, flags: str, run: str) -> Stage:
         corpora = "--corpus {out}/corpus --dev-corpus {out}/corpus-dev"

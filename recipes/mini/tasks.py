@@ -1,8 +1,8 @@
 """Tasks of bertline-mini, which are fine-tuned, and of the shipped models, which are distilled: data and settings.
 
 Commands and files are patterns. `{data}` stands for the folder of the published data, `{made}` for the results of
-`recipes.mini.data`, `{out}` for the folder of all results, and `{pretrained}`, `{student}` and `{teacher}` for the
-checkpoints that networks start from.
+`recipes.mini.data`, `{out}` for the folder of all results, and `{pretrained}` and `{student}` for the checkpoints that
+networks start from.
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ CLOZE = "cloze"
 """Synthetic cloze questions: they teach attention across two texts, which pretraining on single texts does not."""
 CLOZE_QUESTIONS = "{made}/cloze.json"
 STUDENT = "bertline-small"
-"""Pretrained network that all students start from: 6 layers with hidden size 384."""
-TEACHER = "mpnet"
-"""Sentence model that teaches vectors, and that the other teachers start from (`recipes.mini.teachers`)."""
+"""Pretrained network that most students start from: 6 layers with hidden size 384."""
+TEACHERS = "{out}/teachers"
+"""Folder of the models that teach, which `recipes.mini.teachers` installs."""
+MPNET, MINILM, CROSS_ENCODER = "mpnet", "minilm", "cross-encoder"
+"""Teachers: mpnet, after fine-tuning, of labels, answers and tags; the others as they are."""
+TRIMMED = "{out}/trimmed"
+"""Folder of teachers with a third of their vocabulary, which students start from (`recipes.mini.trim`)."""
+SEARCH = "{made}/search"
+"""Folder of the data of the model that ranks (`recipes.mini.search`)."""
 TEACHER_SUFFIX = "-teacher"
 """End of the names of teachers."""
 EMBED = "embed"
@@ -99,8 +105,14 @@ class DistilledTask(ScoredTask):
     """Data that the teacher alone labels."""
     data_name: str
     """Name of the data of its scores."""
+    teacher: str = MPNET
+    """Teacher, or what it starts from."""
+    is_trimmed: bool = False
+    """True if the student starts from its teacher's weights, with fewer tokens, instead of the pretrained network."""
+    learns_labels: bool = True
+    """False if the teacher alone labels all data."""
     teacher_flags: str = ""
-    """Flags of fine-tuning the teacher; empty if the sentence model teaches as it is."""
+    """Flags of fine-tuning the teacher; empty if it teaches as it is."""
     scored_on: str | None = None
     """Dev data for the graph and the scores; None for `dev`."""
     export_flags: str = ""
@@ -108,23 +120,29 @@ class DistilledTask(ScoredTask):
 
     def trainings(self) -> dict[str, Training]:
         """Return the networks to train after pretraining, in order."""
-        name = f"{self.name}{TEACHER_SUFFIX}"
-        teacher = f"{{out}}/{name}/checkpoint" if self.teacher_flags else "{teacher}"
+        name, installed = f"{self.name}{TEACHER_SUFFIX}", f"{TEACHERS}/{self.teacher}"
+        teacher = f"{{out}}/{name}/checkpoint" if self.teacher_flags else installed
         train, unlabelled = " ".join(self.train), " ".join(self.unlabelled)
         more = f" --unlabelled {unlabelled}" if unlabelled else ""
         command = (
-            f"training.distill {self.kind} --teacher {teacher} --checkpoint {{student}} --train {train}{more} "
+            f"training.distill {self.kind} --teacher {teacher} --checkpoint {self.start} "
+            f"--{'train' if self.learns_labels else 'unlabelled'} {train}{more} "
             f"--dev {self.dev} --run-dir {{out}}/{self.name} --checkpoint-every 0 {self.flags}"
         )
         files = (*self.train, *self.unlabelled, *filter(None, (self.scored_on, self.dev, self.test)))
-        own = {self.name: Training(f"Distillation: {self.title}", "{student}", command, files)}
+        own = {self.name: Training(f"Distillation: {self.title}", self.start, command, files)}
         if not self.teacher_flags:
             return own
         command = (
-            f"training.finetune {self.kind} --checkpoint {{teacher}} --train {train} --dev {self.dev} "
+            f"training.finetune {self.kind} --checkpoint {installed} --train {train} --dev {self.dev} "
             f"--run-dir {{out}}/{name} --checkpoint-every 0 {self.teacher_flags}"
         )
-        return {name: Training(f"Teacher: {self.title}", "{teacher}", command, files)} | own
+        return {name: Training(f"Teacher: {self.title}", installed, command, files)} | own
+
+    @property
+    def start(self) -> str:
+        """Checkpoint that the student starts from."""
+        return f"{TRIMMED}/{self.teacher}" if self.is_trimmed else "{student}"
 
 
 def all_tasks() -> Sequence[MiniTask | DistilledTask]:
@@ -295,6 +313,20 @@ DISTILLED: tuple[DistilledTask, ...] = (
         flags="--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score "
         "--pooling mean --train-seq-length 192 --global-batch-size 512 --learning-rate 1e-3 --num-epochs 4.2 "
         "--dimensions 128 --eval-every 1000",
+    ),
+    DistilledTask(
+        name="rerank",
+        title="Ranking of texts for a query",
+        kind="regression",
+        teacher=CROSS_ENCODER,
+        is_trimmed=True,
+        learns_labels=False,
+        train=[f"{SEARCH}/pairs.jsonl"],
+        dev=f"{SEARCH}/pairs-dev.jsonl",
+        metric="spearman",
+        data_name="queries with texts",
+        flags="--take-layers 1 3 5 7 9 11 --max-seq-length 224 --learning-rate 1e-4 --num-epochs 1 "
+        "--global-batch-size 64 --micro-batch-size 64 --dropout 0",
     ),
     DistilledTask(
         name="answer",

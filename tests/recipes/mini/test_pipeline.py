@@ -14,8 +14,10 @@ import recipes.mini.__main__
 import recipes.mini.data
 import recipes.mini.publish
 import recipes.mini.scores
+import recipes.mini.search
 import recipes.mini.teachers
 import recipes.mini.to_fp16
+import recipes.mini.trim
 import training.corpus
 import training.finetuning.recipe
 import training.grid
@@ -60,6 +62,8 @@ COMMANDS = {
     "export": (export.__main__.ExportArguments, "model_dir"),
     "recipes.mini.data": (recipes.mini.data.DataArguments, "out"),
     "recipes.mini.teachers": (recipes.mini.teachers.TeacherArguments, "out"),
+    "recipes.mini.trim": (recipes.mini.trim.TrimArguments, "out"),
+    "recipes.mini.search": (recipes.mini.search.SearchArguments, "out"),
     "recipes.mini.to_fp16": (recipes.mini.to_fp16.HalfArguments, "out"),
     "recipes.mini.scores": (recipes.mini.scores.ScoresArguments, "out"),
     "recipes.mini.publish": (Arguments, "out"),
@@ -102,10 +106,18 @@ LAST = ["Keep the models", "The page of results"]
             "topic",
             [
                 "The students' network in 16 bits",
-                "The sentence model that teaches",
+                "Teacher: mpnet",
                 "Teacher: Topic, AG News (13,462 of 120,000)",
                 "Distillation: Topic, AG News (13,462 of 120,000)",
                 *("topic in 16 bits", "Export: topic, fp32", "Export: topic, int8", "Scores: topic"),
+            ],
+        ),
+        (
+            "rerank",
+            [
+                *("Teacher: minilm", "Teacher: cross-encoder", "A third of the vocabulary of cross-encoder"),
+                *("Queries and texts to rank", "Distillation: Ranking of texts for a query", "rerank in 16 bits"),
+                *("Export: rerank, fp32", "Export: rerank, int8", "Scores: rerank"),
             ],
         ),
         ("ablations", ["Ablations"]),
@@ -211,13 +223,14 @@ def test_scores_without_their_checkpoint_are_refused(checkpoint, tmp_path):
     assert pipeline.scored() == []
 
     for name, network in (
-        ("embed", "bertline-small"),
-        ("rte", "bertline-mini"),
+        ("rerank", "trimmed/cross-encoder"),
+        ("embed", "fp16/bertline-small"),
+        ("rte", "fp16/bertline-mini"),
     ):  # as the pipeline lists them, last first
         atomic_write(tmp_path / f"out/{name}/scores.json", b"{}")
         place = f"{tmp_path}/out/{name}"
         with pytest.raises(
-            ValueError, match=f"missing checkpoint: .*fp16/{network}`; restore it, or remove its result `{place}`"
+            ValueError, match=f"missing checkpoint: .*{network}`; restore it, or remove its result `{place}`"
         ):
             pipeline.scored()
 
@@ -245,7 +258,7 @@ def make(tmp_path, monkeypatch, capfd):
 def test_failed_task_does_not_stop_other_tasks(checkpoint, make):
     """Tasks that start from a failed task are skipped; the command fails at the end and names all of them."""
     flags = ["--pretrained", checkpoint, "--only", "squad-v1", "squad-v2", "sst-2", "topic", "sentiment"]
-    teachers = ("The sentence model that teaches", TITLES["sentiment-teacher"], TITLES["topic-teacher"])
+    teachers = ("Teacher: mpnet", TITLES["sentiment-teacher"], TITLES["topic-teacher"])
 
     result, done = make(flags, (TITLES["squad-v1"], *teachers))
 

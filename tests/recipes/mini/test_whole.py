@@ -107,7 +107,7 @@ def line(tmp_path, checkpoint, monkeypatch):
         rows = [f"{one}\t{other}\t{rng.random():.3f}\n" for one, other in zip(texts[:50], texts[50:100], strict=True)]
         file.write("sentence1\tsentence2\tscore\n" + "".join(rows))
     (line.out / "bertline-mini").symlink_to(checkpoint.parent, target_is_directory=True)
-    for place in (line.student, line.sentence_model):
+    for place in (line.student, line.path("{out}/teachers/mpnet")):
         shutil.copytree(checkpoint, place)
     return line
 
