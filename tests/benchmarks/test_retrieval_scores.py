@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+import benchmarks.best_effort
 import benchmarks.retrieval_scores
 from benchmarks.retrieval_scores import Searcher, choose_models, measure
 from bertline import Client
@@ -137,16 +138,21 @@ def test_models_must_search(client):
         choose_models(client, ["embedder", "tagger"])
 
 
-def test_command(tmp_path, monkeypatch, capfd):
-    """The command serves a folder of models, prints the table and writes it, with cores of server and client."""
-    write_model(tmp_path / "models")
-    (tmp_path / "qrels").mkdir()
+def write_collection(folder, split):
+    """Write the collection in BEIR's layout."""
+    (folder / "qrels").mkdir()
     rows = {"corpus.jsonl.xz": DOCUMENTS, "queries.jsonl.xz": COLLECTION.queries}
     for name, texts in rows.items():
         lines = (json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items())
-        (tmp_path / name).write_bytes(lzma.compress("".join(lines).encode()))
+        (folder / name).write_bytes(lzma.compress("".join(lines).encode()))
     judged = "".join(f"{query}\t{key}\t{grade}\n" for query, row in GRADES.items() for key, grade in row.items())
-    (tmp_path / "qrels/dev.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}", "utf-8")
+    (folder / f"qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}", "utf-8")
+
+
+def test_command(tmp_path, monkeypatch, capfd):
+    """The command serves a folder of models, prints the table and writes it, with cores of server and client."""
+    write_model(tmp_path / "models")
+    write_collection(tmp_path, "dev")
     words = f"{tmp_path} --split dev --names tiny --models {tmp_path / 'models'} --out {tmp_path / 'found'}"
 
     ended = call(benchmarks.retrieval_scores.main, words.split(), monkeypatch, capfd)
@@ -158,3 +164,21 @@ def test_command(tmp_path, monkeypatch, capfd):
     ]
     assert all(row["cores"] >= 0 for row in table["rows"])
     assert "| BM25 + tiny, binary" in ended.stdout
+
+
+def test_best_effort(tmp_path, monkeypatch, capfd):
+    """Rankings within deadlines are measured on an idle server and beside bulk work; with time, all are scored."""
+    write_model(tmp_path / "models", "embedder", task="embedding")
+    write_model(tmp_path / "models", "scorer", task="regression")
+    write_collection(tmp_path, "test")
+    words = f"{tmp_path} --models {tmp_path / 'models'} --model scorer --candidates 1000 --queries 2 --deadlines-s 2"
+
+    ended = call(benchmarks.best_effort.main, f"{words} --out {tmp_path / 'found'}".split(), monkeypatch, capfd)
+
+    assert ended.returncode == 0, ended.stderr
+    parts = json.loads((tmp_path / "found.json").read_text("utf-8"))["parts"]
+    assert list(parts) == ["idle", "beside bulk"]
+    for part in parts.values():
+        ((row,),) = (table["rows"] for table in part["tables"])
+        assert (row["scored"], row["errors"], row["in tolerance"]) == (len(DOCUMENTS), 0, 1)
+        assert row["nDCG@10"] > 0
