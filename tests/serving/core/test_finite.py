@@ -101,9 +101,9 @@ def over_http(tmp_path_factory):
     [
         ("/v1/embeddings", {"input": ["cat", "bird"]}, "input[1]: embedding/1"),
         ("/v1/embeddings", {"input": ["cat"], "output_dtype": "float16"}, "output_dtype: a vector exceeds float16"),
-        ("/v2/rerank", {"query": "who", "documents": ["cat", "bird"]}, "documents: spans/1"),
+        ("/v2/rerank", {"model": "spans", "query": "who", "documents": ["cat", "bird"]}, "documents: spans/1"),
         ("/embed", {"inputs": ["cat", "bird"], "normalize": False}, "inputs[1]: embedding/1"),
-        ("/rerank", {"query": "who", "texts": ["cat", "bird"]}, "texts: spans/1"),
+        ("/tei/spans/rerank", {"query": "who", "texts": ["cat", "bird"]}, "texts: spans/1"),
     ],
 )
 def test_routes_name_their_own_fields(over_http, path, body, message):

@@ -28,7 +28,11 @@ WRONG = [
     ("Rerank", {"inputs": [{"documents": ["cat"]}]}, "inputs[0].query: empty text"),
     ("Rerank", {"inputs": [{"query": "who"}]}, "inputs[0].documents: empty; at least one is needed"),
     ("Rerank", {"inputs": [{"query": "who", "documents": ["cat", " "]}]}, "inputs[0].documents[1]: empty text"),
-    ("Rerank", {"model": {}}, "several models are loaded for the task `rerank`; name one: reader/1 (spans), scorer/1"),
+    (
+        "Rerank",
+        {"model": {}},
+        "several models are loaded for the task `rerank`; name one: scorer/1 (regression), tokens/1",
+    ),
     ("Rerank", {"model": {"name": "embedder"}}, "embedder/1 (embedding) cannot rank documents"),
     ("Rerank", {"model": {"name": "classifier"}}, "`label` is missing; name the label that means that a document fits"),
     ("Rerank", {"model": {"name": "classifier"}, "label": "perhaps"}, "`label` is unknown: `perhaps`; name the label"),
