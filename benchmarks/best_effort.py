@@ -1,4 +1,4 @@
-"""Claim: a ranking with best effort comes within its deadline, and is the better the more time there is.
+"""Does a ranking with best effort come within its deadline, and how good is it by then? Not measured yet.
 
     python -m benchmarks.best_effort collection --model rerank --models models
 

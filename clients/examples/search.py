@@ -24,7 +24,6 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -184,7 +183,6 @@ def read_questions(file: Path) -> list[Question]:
     rows: list[Question] = []
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
-            row: Any = None
             try:
                 row = json.loads(line)
                 query, text = row["query"], row["text"]

@@ -94,14 +94,14 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     yield "wiki-rest.txt", rest
     yield "wiki-dev.txt", dev
     train, held_out = split_questions(read_table(data / "topic/trec-6/train.tsv.xz", "text", "label"))
-    yield "trec-6/train.jsonl", _json_lines(train)
-    yield "trec-6/dev.jsonl", _json_lines(held_out)
+    yield "trec-6/train.jsonl", json_lines(train)
+    yield "trec-6/dev.jsonl", json_lines(held_out)
     for split in ("train", "dev", "test"):
         rows = read_table(data / f"glue/SST-2/{split}.tsv.xz", "sentence", "label")
         named = ({"text": row["sentence"], "label": SENTIMENTS[row["label"]]} for row in rows)
-        yield f"sst-2/{split}.jsonl", _json_lines(named)
+        yield f"sst-2/{split}.jsonl", json_lines(named)
     news = read_table(data / "topic/ag_news-subset/test.tsv.xz", "title", "text", "label")
-    yield "ag-news/test.jsonl", _json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
+    yield "ag-news/test.jsonl", json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
     paragraphs = merge(squad_file(data / name) for name in (*SQUAD, *SHIFTS))
     yield "squad-v1.json", squad_text(answerable(paragraphs))
     yield "squad-v2.json", squad_text(with_unanswerable(paragraphs, random.Random(0)))
@@ -139,7 +139,7 @@ def _for_distillation(data: Path, rest: str, paragraphs: Sequence[Titled]) -> It
         for _, paragraph in paragraphs
         for item in paragraph["qas"]
     )
-    yield "questions.jsonl", _json_lines(questions)
+    yield "questions.jsonl", json_lines(questions)
     wnut = read_lines(_existing(data / "ner/wnut17/train.conll.xz"))
     yield "names/wnut17.conll", "".join(f"{line}\n" for line in with_types_of_wikiann(wnut))
 
@@ -293,7 +293,8 @@ def squad_file(path: Path) -> Mapping[str, Any]:
     return parse_json(_text(path), f"`{path}`")
 
 
-def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as JSON lines."""
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 

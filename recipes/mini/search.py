@@ -11,17 +11,16 @@ paragraphs lack that sentence, so that words alone do not find them.
 
 from __future__ import annotations
 
-import json
 import random
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import tyro
 
+from recipes.mini.data import json_lines, merge
 from recipes.retrieval import WordIndex, fused
 from tasks.bundle.files import atomic_write
 from tasks.text.json_files import read_json
@@ -30,6 +29,7 @@ from training.command_line.progress_bar import ProgressBar
 from training.data.examples import Examples
 from training.distillation.teachers import read_teacher
 from training.loop.distributed import world
+from training.text.documents import read_lines
 from training.text.sentences import split_sentences
 
 NUM_QUESTIONS, NUM_PARAGRAPHS = 16_000, 9_000
@@ -85,7 +85,7 @@ def main() -> None:
     groups = list(candidates(found, vectors, query_vectors, random.Random(1)))
     random.Random(2).shuffle(groups)
     for name, part in {"pairs-dev": groups[:NUM_DEV], "pairs": until(groups[NUM_DEV:], NUM_PAIRS)}.items():
-        atomic_write(arguments.out / f"{name}.jsonl", json_lines(row for group in part for row in group))
+        atomic_write(arguments.out / f"{name}.jsonl", json_lines(row for group in part for row in group).encode())
     print(f"search data -> {arguments.out}")
 
 
@@ -105,13 +105,14 @@ def words_of(sentence: str, rng: random.Random) -> str:
 def read_texts(data: Path, rng: random.Random) -> Texts:
     """Read paragraphs with questions, and make queries from paragraphs of Wikipedia."""
     texts, articles, questions, made = list[str](), list[str](), list[Query](), list[Query]()
-    for title, paragraph in squad_paragraphs(data):
+    for title, paragraph in merge([read_json(data / "squad-v1.json")]):
         for item in paragraph["qas"]:
             answers = tuple(answer["text"].lower() for answer in item["answers"])
             questions.append(Query(item["question"], len(texts), answers))
         texts.append(paragraph["context"])
         articles.append(title)
-    for text in rng.sample(lines := read_lines(data / "paragraphs.txt"), min(NUM_PARAGRAPHS, len(lines))):
+    paragraphs = [line for line in read_lines(data / "paragraphs.txt") if line.strip()]
+    for text in rng.sample(paragraphs, min(NUM_PARAGRAPHS, len(paragraphs))):
         sentences = split_sentences(text)
         if len(sentences) >= 3 and (query := words_of(chosen := rng.choice(sentences), rng)):
             made.append(Query(query, len(texts)))
@@ -119,12 +120,6 @@ def read_texts(data: Path, rng: random.Random) -> Texts:
             texts.append(rest if rest and rng.random() < 0.7 else text)
             articles.append("")
     return Texts(texts, articles, rng.sample(questions, min(NUM_QUESTIONS, len(questions))) + made)
-
-
-def squad_paragraphs(data: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """Read the paragraphs with questions, each with the title of its article."""
-    file = read_json(data / "squad-v1.json")
-    return [(article["title"], paragraph) for article in file["data"] for paragraph in article["paragraphs"]]
 
 
 def embed(teacher: Path, texts: Sequence[str]) -> np.ndarray:
@@ -182,16 +177,6 @@ def until(groups: Iterable[list[Row]], count: int) -> Iterator[list[Row]]:
             return
         total += len(group)
         yield group
-
-
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text that are not blank."""
-    return [line for line in re.split("\n", path.read_text(encoding="utf-8")) if line.strip()]
-
-
-def json_lines(rows: Iterable[Row]) -> bytes:
-    """Return rows as JSON lines."""
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 if __name__ == "__main__":

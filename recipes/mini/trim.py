@@ -2,8 +2,8 @@
 
     python -m recipes.mini.trim build/mini/teachers/minilm build/mini/minilm-trimmed --vocab-size 10752 --data texts.txt
 
-Words whose piece is dropped are split into smaller pieces that stay. Training should follow, which teaches the network
-these splits. The result has the layout of the checkpoint.
+Words whose piece is dropped are split into smaller pieces that stay. The result has the layout of the checkpoint.
+docs/experiments/retrieval.md has what that costs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import tyro
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from tasks.bundle.files import atomic_directory
 from tasks.schema import Bounds
@@ -58,21 +59,6 @@ def count_words(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
     return words
 
 
-def split(word: str, vocabulary: Collection[str]) -> list[str]:
-    """Return the pieces of a word, longest first as in WordPiece; none if there is no piece for a part."""
-    pieces: list[str] = []
-    start = 0
-    while start < len(word):
-        prefix = "##" if start else ""
-        ends = range(len(word), start, -1)
-        end = next((end for end in ends if prefix + word[start:end] in vocabulary), None)
-        if end is None:
-            return []
-        pieces.append(prefix + word[start:end])
-        start = end
-    return pieces
-
-
 def choose(words: Mapping[str, int], vocabulary: Collection[str], size: int, always: Collection[str]) -> set[str]:
     """Return the pieces to keep.
 
@@ -85,9 +71,10 @@ def choose(words: Mapping[str, int], vocabulary: Collection[str], size: int, alw
     kept = {*vocabulary}
     for target in (*(each for each in SIZES if each > size), size):
         counts: Counter[str] = Counter()
+        model = WordPiece({piece: number for number, piece in enumerate(kept)}, max_input_chars_per_word=1000)
         for word, number in words.items():
-            for piece in split(word, kept):
-                counts[piece] += number
+            for piece in model.tokenize(word):
+                counts[piece.value] += number
         order = [piece for piece, _ in counts.most_common() if piece not in always]
         kept = {*always, *order[: target - len(always)]}
     return kept

@@ -17,7 +17,7 @@ def data(tmp_path):
 
     def paragraph(number, title):
         answers = [{"text": f"Answer {number}", "answer_start": 0}]
-        questions = [{"id": str(number), "question": f"What is {number} of {title}?", "answers": answers}]
+        questions = [{"id": f"{title}{number}", "question": f"What is {number} of {title}?", "answers": answers}]
         return {"context": f"Answer {number} of {title}. It is here.", "qas": questions}
 
     articles = [{"title": title, "paragraphs": [paragraph(n, title) for n in range(4)]} for title in ("A", "B")]

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from recipes.mini import teachers
 from recipes.mini.teachers import unpack, write_cross_encoder
-from recipes.mini.trim import count_words, split, trim
+from recipes.mini.trim import count_words, trim
 from tasks.regression import RegressionExample
 from training.distillation.teachers import read_teacher
 
@@ -119,10 +119,3 @@ def test_trim(network, tmp_path):
     words = [[task.tokenizer.token(number) for number in task.encode(texts)[0][0].input_ids] for task in (whole, cut)]
     assert words[0] == ["[CLS]", "owl", "##s", "sleep", "##ing", "[SEP]", "the", "river", "[SEP]"]
     assert words[1] == [*words[0][:7], "r", *(f"##{letter}" for letter in "iver"), "[SEP]"]
-
-
-def test_split():
-    """Words are split like WordPiece does, and not at all without a piece for a part."""
-    assert split("owls", VOCAB) == ["owl", "##s"]
-    assert split("oak", [word for word in VOCAB if word != "oak"]) == ["o", "##ak"]
-    assert split("Öl", VOCAB) == []
