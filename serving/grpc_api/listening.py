@@ -7,8 +7,8 @@ import errno
 import ipaddress
 import logging
 import socket
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
 import grpc
@@ -94,13 +94,13 @@ class Certificates:
                     logger.error("renewed certificates are not in use: the server cannot connect to itself: %s", error)
 
     async def _hand_over(self, current: grpc.ServerCertificateConfiguration, host: str, port: int) -> None:
-        with await _connect(host, port) as holding:
+        async with _connection(host, port) as holding:
             await asyncio.sleep(HOLD_S)  # until its handshake has begun
-            if _is_closed(holding):
+            if holding.at_eof() or holding.exception():
                 raise ConnectionError("it closes new connections; perhaps --max-connections is reached")
             self._new = current
             try:
-                with await _connect(host, port):
+                async with _connection(host, port):
                     await asyncio.sleep(HOLD_S)  # until handshakes that began before have used the old ones
                 if self._new:
                     raise ConnectionError("no handshake began; perhaps --max-connections is reached")
@@ -110,18 +110,17 @@ class Certificates:
         logger.info("renewed certificates are in use for new connections")
 
 
-async def _connect(host: str, port: int) -> socket.socket:
-    """Connect to a server that listens on an address of this machine."""
+@asynccontextmanager
+async def _connection(host: str, port: int) -> AsyncIterator[asyncio.StreamReader]:
+    """Connect to a server that listens on an address of this machine; the connection ends with the block."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return await asyncio.to_thread(socket.create_connection, (host, port), CONNECT_S)
-
-
-def _is_closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
     try:
-        return not connection.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
+    with closing(writer):
+        yield reader
 
 
 def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:

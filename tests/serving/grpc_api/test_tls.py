@@ -1,3 +1,5 @@
+import asyncio
+import gc
 import logging
 import os
 import socket
@@ -106,6 +108,25 @@ def test_renewal(embedder, authority, stranger, installed, watchful, caplog):
     [error] = errors_of(caplog)
 
     assert str(files["tls_cert"]) in error
+
+
+def test_no_connection_outlives_the_watch(authority, installed, monkeypatch):
+    """Renewal may end at any moment, also while it connects to the server: no socket stays open."""
+    monkeypatch.setattr(credentials, "CHECK_S", 0)
+    files, install = installed
+
+    async def watch(seconds):
+        certificates = Certificates(TlsFiles(files["tls_cert"], files["tls_key"]))
+        install(authority.sign("server"))
+        task = asyncio.create_task(certificates.watch("127.0.0.1", listener.getsockname()[1]))
+        await asyncio.sleep(seconds)
+        task.cancel()
+        await asyncio.wait([task])
+
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        for number in range(40):
+            asyncio.run(watch(number / 10_000))
+    gc.collect()  # pytest fails at a socket that was never closed
 
 
 def test_calls_while_certificates_are_renewed(embedder, authority, installed, watchful):
