@@ -45,7 +45,7 @@ MODELS ?= $(if $(HUB),$(HUB_MODELS),models)
 PORT ?= 50051
 METRICS_PORT ?= 9090
 # Models that `make retrieval-scores` compares with BM25, and a running server that has them.
-NAMES ?= embed answer
+NAMES ?= embed rerank
 TARGET ?=
 RUNTIME ?= cpu
 # HTTP API and the page to try the models in; empty for none.
@@ -121,7 +121,7 @@ models: $(READY)  ## DATA=folder of text and labelled data: make bertline-mini (
 serve: $(READY)  ## MODELS=folder of models (default: models/, those of this repository), or HUB=org/name PRECISION=fp32|fp16|int8; PORT=50051 METRICS_PORT=9090 HTTP_PORT=8080
 	$(if $(HUB),test -f $(HUB_MODEL)/manifest.json || $(PY) -m export $(HUB) $(HUB_MODEL) --precision $(PRECISION) $(EXPORT_ARGS))
 	$(PY) -m serving $(MODELS) --port $(PORT) --metrics-port $(METRICS_PORT) $(if $(HTTP_PORT),--http-port $(HTTP_PORT)) $(ARGS)
-retrieval-scores: $(READY)  ## which models search better than BM25: DATA=folder in BEIR's layout NAMES='embed answer' MODELS=folder to serve, or TARGET=host:port
+retrieval-scores: $(READY)  ## which models search better than BM25: DATA=folder in BEIR's layout NAMES='embed rerank' MODELS=folder to serve, or TARGET=host:port
 	$(NEED_DATA)$(PY) -m benchmarks.retrieval_scores $(DATA) --names $(NAMES) $(if $(TARGET),--target $(TARGET),--models $(MODELS)) $(ARGS)
 
 ## Develop

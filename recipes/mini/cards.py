@@ -15,7 +15,7 @@ _QUESTIONS = (
     ("SQuADShifts, 27,626 questions", "not stated at its source; known as CC BY 4.0"),
 )
 _MPNET = "Apache 2.0; see its model card for its training data"
-_VECTORS = ("vectors of all-mpnet-base-v2", _MPNET)
+_MINILM = ("weights of all-MiniLM-L6-v2", "Apache 2.0; see its model card for its training data")
 _CROSS_ENCODER = (
     (
         "weights and numbers of ms-marco-MiniLM-L-12-v2",
@@ -38,12 +38,11 @@ _LIMITS = (
 _NOTES: dict[str, tuple[tuple[tuple[str, str], ...], tuple[str, ...]]] = {
     PRETRAINED: ((), ("The scores were measured before the weights were rounded to 16 bits.",)),
     "embed": (
-        (_VECTORS, *_QUESTIONS),
+        (_MINILM, *_QUESTIONS),
         (
-            "Trained on the vectors of the teacher alone. Better for sentences and short paragraphs than for words or "
-            "pages.",
-            "No text of STS-B dev was in our training data; the teacher's were not checked. Words alone have 69.2.",
-            "The first 128 numbers can be used alone (`dimensions`).",
+            "all-MiniLM-L6-v2 with the 10,752 word pieces that English texts use most, trained further on questions "
+            "with their paragraphs.",
+            "No text of STS-B dev was in our training data; the original's were not checked. Words alone have 67.4.",
         ),
     ),
     "rerank": (
@@ -86,7 +85,7 @@ def notes(name: str) -> str:
     """Return the notes of a card as Markdown."""
     sources, own_limits = _NOTES[name]
     rows = [f"| {data} | {licence} |" for data, licence in (*_TEXT, *sources)]
-    limits = [f"- {limit}" for limit in (*own_limits, *((_ENGLISH,) if name == "rerank" else _LIMITS))]
+    limits = [f"- {limit}" for limit in (*own_limits, *((_ENGLISH,) if name in ("embed", "rerank") else _LIMITS))]
     return "\n".join(
         [
             "## Sources and their licences\n",

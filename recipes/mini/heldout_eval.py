@@ -113,15 +113,18 @@ def search_scores(client: Client, model: str, examples: Sequence[SpanExample]) -
     }
 
 
-def ranking_scores(client: Client, model: str, paragraphs: Sequence[Titled]) -> dict[str, float]:
-    """Return the mean reciprocal rank of a question's paragraph among `TOP` of its article: by answers, and by words.
+def ranking_scores(client: Client, name: str, paragraphs: Sequence[Titled]) -> dict[str, float]:
+    """Return the mean reciprocal rank of a question's paragraph among `TOP` of its article: by a model, and by words.
 
-    The paragraphs are ranked by the best of their spans among all spans of the `TOP`; those without any come last. The
-    others do not contain the answer.
+    The others do not contain the answer. `answer` ranks paragraphs by the best of their spans among all spans of the
+    `TOP`; those without any come last.
     """
     questions = list(ranked_questions(paragraphs))
-    found = client.answer(questions, model=model, top_k=TOP * TOP, truncate=True)
-    orders = [list(dict.fromkeys(span.context for span in result.spans)) for result in found]
+    if name == "answer":
+        found = client.answer(questions, model=name, top_k=TOP * TOP, truncate=True)
+        orders = [list(dict.fromkeys(span.context for span in result.spans)) for result in found]
+    else:
+        orders = [ranking.order for ranking in client.rerank(questions, model=name, truncate=True)]
     ranks = [1 + (order.index(0) if 0 in order else TOP - 1) for order in orders]
     by_words = [WordIndex(texts).scores(question) for question, texts in questions]
     return {

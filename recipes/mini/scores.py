@@ -105,7 +105,9 @@ def score(pipeline: Pipeline, task: MiniTask | DistilledTask, client: Client) ->
 
 def score_vectors(pipeline: Pipeline, client: Client) -> dict[str, Any]:
     """Return the correlation of cosines with the scores of STS-B dev, for the vectors and their baselines."""
-    pairs = read_similarities([pipeline.path(STS)], columns=STS_COLUMNS, tokenizer=load_tokenizer(pipeline.student))
+    pairs = read_similarities(
+        [pipeline.path(STS)], columns=STS_COLUMNS, tokenizer=load_tokenizer(pipeline.pretrained_for(EMBED))
+    )
     before = {name: _card(pipeline, EMBED).scores[name] for name in BEFORE}
     runtimes = _predict_by_runtime(pipeline, EMBED, "embedding", client)
     after = {runtime: vector_scores(pairs, predictions) for runtime, predictions in runtimes.items()}

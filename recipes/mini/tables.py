@@ -42,7 +42,7 @@ def shipped_rows(records: Mapping[str, Record]) -> Iterator[Row]:
 
 def _shipped_rows(task: DistilledTask, record: Record) -> Iterator[Row]:
     training = record["training"]
-    teacher = next(scores for row, scores in training.items() if row.startswith(TEACHER_ROW))
+    teacher = next((scores for row, scores in training.items() if row.startswith(TEACHER_ROW)), None)
     alone = training.get(CONTRAST_ROW)
     if task.scored_on:
         without, score = training["always no answer"], training["dev"]
@@ -54,7 +54,7 @@ def _shipped_rows(task: DistilledTask, record: Record) -> Iterator[Row]:
             f"{task.name}: {task.data_name} {split}, {_METRICS[task.metric]}",
             percent(found["baseline"]["scores"][task.metric]),
             percent(alone[task.metric]) if alone and on_dev else _NONE,
-            percent(teacher[task.metric]) if on_dev else _NONE,
+            percent(teacher[task.metric]) if teacher and on_dev else _NONE,
             *(percent(found[runtime]["scores"][task.metric]) for runtime in (RUNTIMES[0], RUNTIMES[-1])),
         )
     for name, found in record["beyond"].items():

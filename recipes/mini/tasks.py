@@ -19,7 +19,7 @@ STUDENT = "bertline-small"
 TEACHERS = "{out}/teachers"
 """Folder of the models that teach, which `recipes.mini.teachers` installs."""
 MPNET, MINILM, CROSS_ENCODER = "mpnet", "minilm", "cross-encoder"
-"""Teachers: mpnet, after fine-tuning, of labels, answers and tags; the others as they are."""
+"""Teachers: mpnet, after fine-tuning, of labels, answers and tags; the others are what students start from."""
 TRIMMED = "{out}/trimmed"
 """Folder of teachers with a third of their vocabulary, which students start from (`recipes.mini.trim`)."""
 SEARCH = "{made}/search"
@@ -99,7 +99,7 @@ def cloze_training() -> Training:
 
 @dataclass(frozen=True, kw_only=True)
 class DistilledTask(ScoredTask):
-    """A task whose model is distilled, and shipped."""
+    """A task whose model starts from a teacher or learns from one, and is shipped."""
 
     unlabelled: Sequence[str] = ()
     """Data that the teacher alone labels."""
@@ -111,6 +111,8 @@ class DistilledTask(ScoredTask):
     """True if the student starts from its teacher's weights, with fewer tokens, instead of the pretrained network."""
     learns_labels: bool = True
     """False if the teacher alone labels all data."""
+    learns_pairs: bool = False
+    """True if it is trained on pairs of texts (`training.contrastive`), without outputs of the teacher."""
     teacher_flags: str = ""
     """Flags of fine-tuning the teacher; empty if it teaches as it is."""
     scored_on: str | None = None
@@ -124,13 +126,15 @@ class DistilledTask(ScoredTask):
         teacher = f"{{out}}/{name}/checkpoint" if self.teacher_flags else installed
         train, unlabelled = " ".join(self.train), " ".join(self.unlabelled)
         more = f" --unlabelled {unlabelled}" if unlabelled else ""
+        way = f"distill {self.kind} --teacher {teacher}"
+        way, title = ("contrastive supervised", "Pairs") if self.learns_pairs else (way, "Distillation")
         command = (
-            f"training.distill {self.kind} --teacher {teacher} --checkpoint {self.start} "
+            f"training.{way} --checkpoint {self.start} "
             f"--{'train' if self.learns_labels else 'unlabelled'} {train}{more} "
             f"--dev {self.dev} --run-dir {{out}}/{self.name} --checkpoint-every 0 {self.flags}"
         )
         files = (*self.train, *self.unlabelled, *filter(None, (self.scored_on, self.dev, self.test)))
-        own = {self.name: Training(f"Distillation: {self.title}", self.start, command, files)}
+        own = {self.name: Training(f"{title}: {self.title}", self.start, command, files)}
         if not self.teacher_flags:
             return own
         command = (
@@ -306,13 +310,16 @@ DISTILLED: tuple[DistilledTask, ...] = (
         name=EMBED,
         title="Vectors of texts",
         kind="embedding",
-        train=["{made}/sentences.txt", "{made}/paragraphs.txt", "{made}/reviews.txt", "{made}/questions.jsonl"],
+        teacher=MINILM,
+        is_trimmed=True,
+        learns_pairs=True,
+        train=["{made}/questions.jsonl"],
         dev="{data}/glue/STS-B/dev.tsv.xz",
         metric="spearman",
         data_name="STS-B",
         flags="--dev-columns.text sentence1 --dev-columns.text-pair sentence2 --dev-columns.label score "
-        "--pooling mean --train-seq-length 192 --global-batch-size 512 --learning-rate 1e-3 --num-epochs 4.2 "
-        "--dimensions 128 --eval-every 1000",
+        "--loss infonce --train-seq-length 192 --global-batch-size 64 --learning-rate 2e-5 --num-epochs 0.3 "
+        "--dropout 0",
     ),
     DistilledTask(
         name="rerank",
@@ -376,5 +383,5 @@ DISTILLED: tuple[DistilledTask, ...] = (
         flags=f"{_THREE} --num-epochs 3 --learning-rate 5e-4 {_BATCHES}",
     ),
 )
-"""Models that are shipped. Their training ended after some minutes on a GPU; the epochs are those that they had by
+"""Models that are shipped. Training on a GPU ended after some minutes; the epochs are those that the model had by
 then."""

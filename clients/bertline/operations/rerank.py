@@ -42,8 +42,7 @@ def rerank(
         raw_scores: return scores before the model's activation function.
         best_effort: return the best order that the server finds before the timeout: documents are scored in about their
             order until it nears, and the others follow in their order, with a score of minus infinity.
-        model: name of the model; empty for the default one for regression, for vectors of tokens, or for
-            answers if it was trained on unanswerable questions.
+        model: name of the model; empty for the default one for regression or vectors of tokens.
 
     Returns:
         One ranking per query; `.documents` has position and score of each document, best first.

@@ -21,10 +21,10 @@ const rankCall = ({ query, documents }) => ({
 
 const REVIEW = "The new phone is fast, light and a joy to use.";
 const SEARCH = {
-  query: "How does bread stay fresh?",
+  query: "How long does bread keep?",
   documents:
-    "Wrap the loaf in a linen cloth and keep it in a wooden box.\nThe bakery opens at six in the morning.\n" +
-    "A stone oven needs two hours to get hot.\nBread dries out faster in the fridge than on the shelf.",
+    "Bread dries out faster in the fridge than on the shelf.\nThe bakery opens at six in the morning.\n" +
+    "A stone oven needs two hours to get hot.\nIn a linen cloth, a loaf of bread keeps for four days.",
 };
 
 /** True if a model ranks documents for any query, without being told which label means that one fits. */

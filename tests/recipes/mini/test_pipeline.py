@@ -18,6 +18,7 @@ import recipes.mini.search
 import recipes.mini.teachers
 import recipes.mini.to_fp16
 import recipes.mini.trim
+import training.contrastive
 import training.corpus
 import training.finetuning.recipe
 import training.grid
@@ -33,7 +34,6 @@ from tests.serving.models import write_model
 from training.checkpoint.weights import checkpoint_digest
 from training.command_line.command import parse
 from training.distillation.tasks import TaskDistillRecipe
-from training.distillation.vectors import VectorDistillRecipe
 
 STAGES = list(Pipeline(Arguments(data=Path("the data"), out=Path("an out"))).stages())
 TITLES = {name: training.title for name, training in all_trainings().items()}
@@ -57,6 +57,8 @@ COMMANDS = {
     "training.vocab": (training.vocab.VocabRecipe, "out"),
     "training.corpus": (training.corpus.CorpusRecipe, "out"),
     "training.finetune": (training.finetuning.recipe.FinetuneRecipe, "run_dir"),
+    "training.distill": (TaskDistillRecipe, "run_dir"),
+    "training.contrastive": (training.contrastive.ContrastiveRecipe, "run_dir"),
     "training.grid": (training.grid.GridRecipe, "run_dir"),
     "recipes.ablations": (recipes.ablations.__main__.AblationsRecipe, "run_dir"),
     "export": (export.__main__.ExportArguments, "model_dir"),
@@ -78,9 +80,6 @@ def test_stages_are_commands(stage):
     module, *arguments = shlex.split(stage.arguments)
     if module == "training.pretrain":
         place = training.pretrain.recipe_from_arguments(arguments).run_dir
-    elif module == "training.distill":
-        recipe_type = VectorDistillRecipe if arguments[0] == "embedding" else TaskDistillRecipe
-        place = parse(recipe_type, module, "", arguments).run_dir
     else:
         recipe_type, name = COMMANDS[module]
         place = getattr(parse(recipe_type, module, "", arguments), name)
@@ -224,7 +223,7 @@ def test_scores_without_their_checkpoint_are_refused(checkpoint, tmp_path):
 
     for name, network in (
         ("rerank", "trimmed/cross-encoder"),
-        ("embed", "fp16/bertline-small"),
+        ("embed", "trimmed/minilm"),
         ("rte", "fp16/bertline-mini"),
     ):  # as the pipeline lists them, last first
         atomic_write(tmp_path / f"out/{name}/scores.json", b"{}")
@@ -294,8 +293,8 @@ def test_students_do_not_need_the_shipped_checkpoint(checkpoint, tmp_path, make)
 def test_models_of_the_same_checkpoint_are_kept(checkpoint, tmp_path, monkeypatch, capfd):
     """Models of the same checkpoint stay, and others are replaced."""
     out, kept = tmp_path / "out", tmp_path / "models"
-    for name in ("embed", "bertline-small"):
-        shutil.copytree(checkpoint, out / "fp16" / name)
+    for place in ("fp16/embed", "trimmed/minilm"):
+        shutil.copytree(checkpoint, out / place)
     record = {"pretrained": checkpoint_digest(checkpoint), "commands": commands_of("embed")}
     atomic_write(out / "embed/scores.json", json.dumps(record).encode())
     for models, digest in ((out / "embed/int8", checkpoint_digest(checkpoint)), (kept, "another")):
@@ -307,7 +306,7 @@ def test_models_of_the_same_checkpoint_are_kept(checkpoint, tmp_path, monkeypatc
 
     assert (replaced.returncode, same.returncode) == (0, 0), (replaced.stderr, same.stderr)
     assert f"{out}/embed/int8/embed/1 -> {kept}/embed/1" in replaced.stdout
-    assert "all-mpnet-base-v2" in (kept / "embed/1/README.md").read_text()
+    assert "all-MiniLM-L6-v2" in (kept / "embed/1/README.md").read_text()
     assert "->" not in same.stdout.replace(f"{checkpoint} -> {kept}/bertline-mini", "")
 
 
