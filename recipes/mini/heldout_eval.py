@@ -124,7 +124,7 @@ def ranking_scores(client: Client, name: str, paragraphs: Sequence[Titled]) -> d
         found = client.answer(questions, model=name, top_k=TOP * TOP, truncate=True)
         orders = [list(dict.fromkeys(span.context for span in result.spans)) for result in found]
     else:
-        orders = [ranking.order for ranking in client.rerank(questions, model=name, truncate=True)]
+        orders = [list(ranking.order) for ranking in client.rerank(questions, model=name, truncate=True)]
     ranks = [1 + (order.index(0) if 0 in order else TOP - 1) for order in orders]
     by_words = [WordIndex(texts).scores(question) for question, texts in questions]
     return {
