@@ -549,6 +549,7 @@ def test_kill_at_any_moment(target: str, tmp_path: Path, suffix: str) -> None:
         wanted.name,
         output.name,
         *(item.name for item in rejects),
+        *([f"{item.name}.description.json" for item in (wanted, output)] if suffix == "npy" else []),
     }
 
 

@@ -79,6 +79,7 @@ def line(tmp_path, checkpoint, monkeypatch):
     """Pipeline with all results that fine-tuning needs."""
     for module in ("tasks", "tables"):
         monkeypatch.setattr(f"recipes.mini.{module}.TASKS", TASKS)
+    for module in ("tasks", "tables", "pipeline"):
         monkeypatch.setattr(f"recipes.mini.{module}.DISTILLED", DISTILLED)
     monkeypatch.setattr("recipes.mini.tasks.WINDOWS", "--max-seq-length 48 --doc-stride 16 --max-query-length 16")
     monkeypatch.setattr("recipes.mini.pipeline.PRETRAINING_STAGES", ("--max-minutes 1",))

@@ -18,7 +18,6 @@ OPERATIONS = [
     ("classifier", "own-labels"),
     ("tagger", "entities"),
     ("reader", "answer"),
-    ("reader", "rank"),
     ("scorer", "number"),
     ("scorer", "rank"),
     ("chooser", "choose"),

@@ -44,8 +44,8 @@ def test_search_ranks_lines(visit, shipped):
     page.run(query="Who makes music?", documents="The train is late.\n\nA band plays songs.\nOnions are sliced.")
     assert page.texts(".bars small")[0] == "text 2"
     by_vectors = page.texts(".bars bdi")
-    assert page.texts("#field-ranker option") == ["nothing", "answer"]
-    page.page.select_option("#field-ranker", "answer")
+    assert page.texts("#field-ranker option") == ["nothing", "rerank"]
+    page.page.select_option("#field-ranker", "rerank")
     page.run()
 
     assert by_vectors[0] == "A band plays songs."
