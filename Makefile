@@ -89,7 +89,7 @@ setup: $(READY)  ## make .venv and install everything (the other targets do it w
 	@echo 'Ready. Next: make serve (serves the models in models/), or make demo (trains, exports and serves a small model).'
 demo: $(READY)  ## the whole pipeline on Python's own documentation: train, export, serve, score (about 10 minutes on 2 cores)
 	$(PY) -m recipes.demo
-test: $(READY)  ## the tests (5 minutes on 2 cores)
+test: $(READY)  ## the tests (6 minutes on 2 cores)
 	$(PY) -m pytest -m 'not slow' -n $(TEST_WORKERS) --dist loadfile
 
 ## Retrain: each stage takes what the one before wrote; ARGS='...' adds flags, ARGS=--help lists them (--run-dir is RUN, --train and --data are DATA)

@@ -14,8 +14,8 @@ _QUESTIONS = (
     ("SQuAD v1.1 and v2.0, 5,449 training questions, 348 of them without an answer", "CC BY-SA 4.0"),
     ("SQuADShifts, 27,626 questions", "not stated at its source; known as CC BY 4.0"),
 )
-_MPNET = "Apache 2.0; see its model card for its training data"
-_MINILM = ("weights of all-MiniLM-L6-v2", "Apache 2.0; see its model card for its training data")
+_APACHE = "Apache 2.0; see its model card for its training data"
+_MINILM = ("weights of all-MiniLM-L6-v2", _APACHE)
 _CROSS_ENCODER = (
     (
         "weights and numbers of ms-marco-MiniLM-L-12-v2",
@@ -23,7 +23,7 @@ _CROSS_ENCODER = (
     ),
     ("texts for queries, found with all-MiniLM-L6-v2", "Apache 2.0"),
 )
-_TEACHER = ("probabilities of all-mpnet-base-v2, fine-tuned on the labelled data below", _MPNET)
+_TEACHER = ("probabilities of all-mpnet-base-v2, fine-tuned on the labelled data below", _APACHE)
 _CONTEXTS = (
     "paragraphs of SQuAD and SQuADShifts, without questions",
     "CC BY-SA 4.0; SQuADShifts not stated at its source, known as CC BY 4.0",

@@ -44,7 +44,7 @@ from training.objectives.similarity import vector_scores
 from training.reports.grid_report import CONTRAST_ROW
 
 BEFORE = ("word overlap", "mean of word embeddings", "before, cls", "before, mean")
-"""Baselines of vectors, with their names in the task card of vector distillation."""
+"""Baselines of vectors, with their names in its task card."""
 RUNTIMES = ("PyTorch", "ONNX fp32", "ONNX int8", "served int8")
 """Runtimes of a model."""
 
@@ -112,12 +112,6 @@ def score_vectors(pipeline: Pipeline, client: Client) -> dict[str, Any]:
     runtimes = _predict_by_runtime(pipeline, EMBED, "embedding", client)
     after = {runtime: vector_scores(pairs, predictions) for runtime, predictions in runtimes.items()}
     return {"num_examples": len(pairs)} | before | after
-
-
-def _agreement(ours: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
-    if isinstance(ours[0], float):
-        return {"largest_difference": max(abs(one - other) for one, other in zip(ours, others, strict=True))}
-    return {"same": num_same(ours, others)}
 
 
 def cost(files: Sequence[Path]) -> dict[str, Any]:
@@ -199,7 +193,12 @@ def _score_split(
         for runtime, predictions in runtimes.items():
             values[runtime] = predictions(examples)
             scores = score_predictions(task.kind, examples, values[runtime])
-            found[runtime] = {"scores": scores, **_agreement(values[RUNTIMES[0]], values[runtime])}
+            ours, others = values[RUNTIMES[0]], values[runtime]
+            found[runtime] = {"scores": scores}
+            if isinstance(ours[0], float):
+                found[runtime]["largest_difference"] = max(abs(x - y) for x, y in zip(ours, others, strict=True))
+            else:
+                found[runtime]["same"] = num_same(ours, others)
             bar.update(1)
     return found
 

@@ -110,11 +110,11 @@ def same_rows(records: Mapping[str, Record]) -> Iterator[Row]:
     shipped = [(f"`{task.name}`", records[task.name]) for task in DISTILLED if task.name in records]
     for title, record in [*shipped, *((task.title, record) for task, record in _scored(records))]:
         if found := record.get("ways", {}).get("dev"):
-            yield title, f"{found['num_examples']:,}", *(_same(found[runtime]) for runtime in RUNTIMES[1:])
-
-
-def _same(found: Record) -> str:
-    return f"{found['same']:,}" if "same" in found else f"within {found['largest_difference']:.2g}"
+            counts = (
+                f"{each['same']:,}" if "same" in each else f"within {each['largest_difference']:.2g}"
+                for each in (found[runtime] for runtime in RUNTIMES[1:])
+            )
+            yield title, f"{found['num_examples']:,}", *counts
 
 
 # bertline-mini

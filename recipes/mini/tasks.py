@@ -126,10 +126,11 @@ class DistilledTask(ScoredTask):
         teacher = f"{{out}}/{name}/checkpoint" if self.teacher_flags else installed
         train, unlabelled = " ".join(self.train), " ".join(self.unlabelled)
         more = f" --unlabelled {unlabelled}" if unlabelled else ""
-        way = f"distill {self.kind} --teacher {teacher}"
-        way, title = ("contrastive supervised", "Pairs") if self.learns_pairs else (way, "Distillation")
+        title, program = "Distillation", f"distill {self.kind} --teacher {teacher}"
+        if self.learns_pairs:
+            title, program = "Pairs", "contrastive supervised"
         command = (
-            f"training.{way} --checkpoint {self.start} "
+            f"training.{program} --checkpoint {self.start} "
             f"--{'train' if self.learns_labels else 'unlabelled'} {train}{more} "
             f"--dev {self.dev} --run-dir {{out}}/{self.name} --checkpoint-every 0 {self.flags}"
         )
