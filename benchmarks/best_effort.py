@@ -1,4 +1,4 @@
-"""Does a ranking with best effort come within its deadline, and how good is it by then? Not measured yet.
+"""Does a ranking with best effort come within its deadline, and how good is it by then?
 
     python -m benchmarks.best_effort collection --model rerank --models models
 

@@ -152,7 +152,7 @@ def test_job(run: Run, tmp_path: Path) -> None:
 def test_documents_without_a_score_come_last(
     client: Client, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `best_effort`, the documents that the server could not score follow in order; several requests are one."""
+    """With `best_effort`, a query has one request, and the documents that were not scored follow in their order."""
     (plain,) = client.rerank([(QUERY, DOCUMENTS)], best_effort=True)
     assert plain.num_scored == len(DOCUMENTS)
     assert client.rerank([(QUERY, DOCUMENTS)])[0] == Ranking(plain.documents)
@@ -170,7 +170,9 @@ def test_documents_without_a_score_come_last(
     )
     (found,) = client.rerank([(QUERY, DOCUMENTS)], best_effort=True)
 
-    assert found.num_scored == 3  # one of each request
+    assert found.num_scored == 1
     assert sorted(found.order) == list(range(11))
-    assert [item.score for item in found.documents[3:]] == [-math.inf] * 8
-    assert list(found.order[3:]) == sorted(found.order[3:])
+    assert [item.score for item in found.documents[1:]] == [-math.inf] * 10
+    assert list(found.order[1:]) == sorted(found.order[1:])
+    long = "text " * 40_000  # more than a request of other calls
+    assert client.rerank([(QUERY, [*DOCUMENTS, long]), ("b", DOCUMENTS[:1])], best_effort=True)[0].num_scored == 1

@@ -41,7 +41,8 @@ def rerank(
             and LABEL_0 and LABEL_1.
         raw_scores: return scores before the model's activation function.
         best_effort: return the best order that the server finds before the timeout: documents are scored in about their
-            order until it nears, and the others follow in their order, with a score of minus infinity.
+            order until it nears, and the others follow in their order, with a score of minus infinity. All documents
+            of a query are then in one request, whatever `batch_size` is, as two could not share the time.
         model: name of the model; empty for the default one for regression or vectors of tokens.
 
     Returns:
@@ -58,7 +59,7 @@ def rerank(
         raw_scores=read_flag("raw_scores", raw_scores),
         best_effort=read_flag("best_effort", best_effort),
     )
-    requests = _split(_read_inputs(inputs), request)
+    requests = _split(_read_inputs(inputs), request, whole=best_effort)
     read = partial(read_rankings, best_effort=best_effort)
     return Call("Rerank", requests, read, timeout, usage, merge=partial(merge_rankings, top_n=count))
 
@@ -73,12 +74,15 @@ def _read_inputs(values: Iterable[tuple[str, Sequence[str]]]) -> list[pb.RerankI
     return [pb.RerankInput(query=query, documents=documents) for query, documents in rows]
 
 
-def _split(items: Sequence[pb.RerankInput], request: Callable[..., Any]) -> Callable[[int], Iterator[Request]]:
+def _split(
+    items: Sequence[pb.RerankInput], request: Callable[..., Any], *, whole: bool
+) -> Callable[[int], Iterator[Request]]:
     """Return a function that splits queries with documents into requests lazily, by their number of documents.
 
     Args:
         items: inputs. Documents of the same one may be in several requests.
         request: returns the message.
+        whole: True for a request of its own for each input.
     """
 
     def size(place: tuple[int, int]) -> int:
@@ -87,6 +91,10 @@ def _split(items: Sequence[pb.RerankInput], request: Callable[..., Any]) -> Call
         return query + sum(map(num_bytes, item.documents[document : document + 1]))
 
     def requests(batch_size: int) -> Iterator[Request]:
+        if whole:
+            for index, item in enumerate(items):
+                yield Request(request(inputs=[item]), index, 1)
+            return
         places = ((index, number) for index, item in enumerate(items) for number in range(len(item.documents) or 1))
         longest = max((num_bytes(item.query) for item in items), default=0)  # which goes on in a further request
         max_bytes = max(0, MAX_REQUEST_BYTES - longest)
@@ -126,8 +134,7 @@ def merge_rankings(before: Ranking, further: Ranking, first: int, *, top_n: int)
     """
     moved = (RankedDocument(item.document + first, item.score) for item in further.documents)
     ranked = sorted([*before.documents, *moved], key=lambda item: (-item.score, item.document))
-    num_scored = None if before.num_scored is None else before.num_scored + (further.num_scored or 0)
-    return Ranking(tuple(ranked[: top_n or None]), num_scored)
+    return Ranking(tuple(ranked[: top_n or None]))
 
 
 OPERATION = Operation(
