@@ -40,6 +40,7 @@ class TextEncoder:
         num_bytes: int,
         truncate: bool | None,
         windowed: frozenset[str] = frozenset(),
+        best_effort: bool = False,
         field_path: Callable[[InvalidExample], str],
     ) -> tuple[list[Any], list[list[Features]]]:
         """Encode examples.
@@ -52,6 +53,7 @@ class TextEncoder:
             num_bytes: bytes of text that the model reads, as `Endpoint.read_bytes`.
             truncate: True to cut texts that are too long instead of refusing them; None for the manifest's default.
             windowed: fields of the examples that are split into windows and may have any length.
+            best_effort: True if the examples are those that can be computed in time, so that they are not too many.
             field_path: returns the path of an invalid example in the request.
 
         Returns:
@@ -67,7 +69,9 @@ class TextEncoder:
             if num_bytes > self._limits.unchecked_bytes(task.settings):
                 checked = self._limits.enforce_lengths(examples, task.settings, windowed=windowed, truncate=truncate)
             completing, encoding = [
-                self._checked(call, model, task, is_windowed=bool(windowed)) if num_bytes > UNCHECKED_BYTES else task
+                self._checked(call, model, task, is_windowed=bool(windowed) and not best_effort)
+                if num_bytes > UNCHECKED_BYTES
+                else task
                 for _ in range(2)  # both read the same tokens, and each counts them from zero
             ]
             completed = [completing.complete(example) for example in checked]

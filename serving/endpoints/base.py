@@ -165,6 +165,7 @@ class TextInference(Inference):
             num_bytes=read_bytes,
             truncate=message.truncate if message.HasField("truncate") else None,
             windowed=endpoint.windowed_fields(message),
+            best_effort=self.best_effort,
             field_path=lambda invalid: endpoint.field_path(invalid, message),
         )
         self.reply_bytes = endpoint.reply_bytes(self.windows, message, self.task)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertline.v1 import encoder_pb2 as pb
+from serving.core.encoding import TextEncoder
 from serving.core.models import Model
 from tasks.classification import ClassificationExample
 from tasks.regression import RegressionExample
@@ -168,6 +169,24 @@ def test_best_effort_ranks_what_it_can(server, model, options):
     assert others == sorted(others)
     assert sorted([item.document for item in result.documents]) == list(range(len(documents)))
     assert not any(item.score for item in result.documents[count:])
+
+
+def test_best_effort_is_not_refused_while_it_is_tokenized(server, monkeypatch):
+    """Long documents are refused early if they cannot be computed in time, but not those of a best effort."""
+    refuses = []
+    check_tokens = TextEncoder.check_tokens
+    monkeypatch.setattr("serving.core.encoding.UNCHECKED_BYTES", 0)  # as for long documents
+    monkeypatch.setattr(
+        TextEncoder,
+        "check_tokens",
+        lambda *args, is_windowed: (refuses.append(is_windowed), check_tokens(*args, is_windowed=is_windowed))[1],
+    )
+    inputs = [pb.RerankInput(query=QUERY, documents=DOCUMENTS)]
+    request = pb.RerankRequest(model=pb.ModelRef(name="scorer"), inputs=inputs, best_effort=True)
+    server.stub.Rerank(request, timeout=30)
+    server.stub.Rerank(rerank_without_best_effort(request), timeout=30)
+
+    assert refuses == [False, False, True, True]
 
 
 def rerank_without_best_effort(request):
