@@ -118,6 +118,8 @@ class SpanSettings(TaskSettings):
     """True if the model was trained on unanswerable questions (SQuAD v2.0)."""
     null_threshold: float = 0.0
     """Predict "no answer" if null score minus best span is above this."""
+    temperature: Annotated[float, Bounds(above=0)] = 1.0
+    """Number that the logits are divided by before the softmax, so that scores are probabilities (Guo et al. 2017)."""
     null_is_trained: bool = False
     """True for a model that was trained on unanswerable questions although "no answer" is not a choice: its null scores
     tell which of several contexts has the answer."""
@@ -214,7 +216,7 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
                 best[span] = max(logit - excess, best.get(span, -np.inf))
         ranked = _n_best(sorted(best.items(), key=lambda item: (-item[1], item[0])), self.settings.n_best_size)
         logits = np.array([logit for _, logit in ranked] + [null_score] * self.settings.unanswerable)
-        scores = softmax(logits) if len(logits) else logits
+        scores = softmax(logits / self.settings.temperature) if len(logits) else logits
         spans = tuple(
             Span(start, end, example.contexts[context][start:end], float(score), logit, context)
             for ((context, start, end), logit), score in zip(ranked, scores, strict=False)
@@ -347,3 +349,28 @@ def _top(logits: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:
     """Return the allowed positions of the `count` highest logits, highest first; of equal ones, the earlier first."""
     positions = np.flatnonzero(allowed)
     return positions[np.argsort(-logits[positions], kind="stable")[:count]]
+
+
+TEMPERATURES = np.geomspace(0.25, 4, 81)
+"""Temperatures that `best_temperature` tries."""
+
+
+def best_temperature(examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> float:
+    """Return the temperature of `TEMPERATURES` at which the likeliest choice, a span or "no answer", is scored best.
+
+    The score of the choice is its probability to be right, by exact match; the best one has the lowest mean log loss.
+
+    Args:
+        predictions: predictions of a task with `unanswerable`.
+    """
+    losses = np.zeros(len(TEMPERATURES))
+    chosen = [p.spans[0].text if p.spans and p.null_margin <= 0 else "" for p in predictions]
+    accepted, characters = [example.answers for example in examples], scored_by_characters(examples)
+    exact, _ = squad_example_scores(chosen, accepted, characters=characters)
+    for prediction, is_right in zip(predictions, exact, strict=True):
+        if prediction.spans:
+            logits = np.array([span.logit for span in prediction.spans])
+            logits = np.append(logits, logits[0] + prediction.null_margin)
+            likeliest = softmax(logits / TEMPERATURES[:, None]).max(axis=1)
+            losses -= np.log(np.clip(likeliest if is_right else 1 - likeliest, 1e-12, None))
+    return float(TEMPERATURES[losses.argmin()])

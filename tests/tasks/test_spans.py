@@ -14,7 +14,7 @@ from transformers.data.metrics.squad_metrics import compute_predictions_logits
 
 from tasks import InvalidExamplesError
 from tasks.metrics import squad_example_scores
-from tasks.spans import Span, SpanExample, SpanPrediction, Spans, SpanSettings, best_null_threshold
+from tasks.spans import Span, SpanExample, SpanPrediction, Spans, SpanSettings, best_null_threshold, best_temperature
 
 QUESTION = "w190 w191"
 
@@ -337,6 +337,36 @@ def test_the_best_threshold_of_equal_margins(word_tokenizer):
 def predicted(text, margin, *, has_answer=True):
     """Return a prediction with one span and this null margin."""
     return SpanPrediction((Span(0, len(text), text, 1.0, 0.0),), has_answer, 0.5, margin)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_scores_are_probabilities_at_the_best_temperature(temperature):
+    """Of answers that are right as often as a temperature says, the best temperature is that one."""
+    rng = np.random.default_rng(0)
+    examples, predictions = [], []
+    for margin in rng.uniform(-4, 4, size=4000):  # "no answer" leads by the margin
+        is_answerable = rng.random() < 1 / (1 + np.exp(margin / temperature))
+        examples.append(SpanExample(QUESTION, "w0", ("w0",) if is_answerable else ()))
+        predictions.append(predicted("w0", margin))
+
+    assert best_temperature(examples, predictions) == pytest.approx(temperature, rel=0.15)
+
+
+def test_the_temperature_changes_scores_but_no_decision(word_tokenizer):
+    """A higher temperature brings the scores together, in their order."""
+    settings = SpanSettings(max_seq_length=16, max_query_length=4, unanswerable=True)
+    example, rng = SpanExample(QUESTION, "w0 w1 w2"), np.random.default_rng(0)
+    task = Spans(word_tokenizer, settings)
+    features = task.encode([example])[0]
+    shape = len(features[0].input_ids)
+    outputs = [{name: rng.normal(size=shape).astype(np.float32) for name in task.output_names}]
+
+    cold, hot = (task.with_settings(temperature=t).decode(example, features, outputs) for t in (0.5, 2.0))
+
+    assert [span.text for span in cold.spans] == [span.text for span in hot.spans]
+    assert (cold.has_answer, cold.null_margin) == (hot.has_answer, hot.null_margin)
+    assert max(cold.spans[0].score, cold.no_answer_score) > max(hot.spans[0].score, hot.no_answer_score)
+    assert sum(span.score for span in hot.spans) + hot.no_answer_score == pytest.approx(1)
 
 
 CITIES = "北京大学", "清华大学", "复旦大学", "南京大学", "浙江大学"

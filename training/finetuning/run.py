@@ -12,7 +12,7 @@ import torch
 
 from tasks import AnyTask
 from tasks.batching import predict
-from tasks.spans import Spans, best_null_threshold
+from tasks.spans import Spans, best_null_threshold, best_temperature
 from training.checkpoint.evaluation import predict_with_progress, torch_run
 from training.checkpoint.task_card import TaskCard
 from training.data.examples import Examples
@@ -155,7 +155,11 @@ def _score(
         before = "null threshold 0" if isinstance(task, Spans) else "thresholds 0.5"
         rows = {"dev": tuned.score(dev, found), f"dev, {before}": rows["dev"]}
         if isinstance(tuned, Spans):
-            print(f"null threshold with the best F1 on dev: {tuned.settings.null_threshold:.3f}", flush=True)
+            print(
+                f"null threshold with the best F1 on dev: {tuned.settings.null_threshold:.3f}; temperature that makes "
+                f"scores probabilities: {tuned.settings.temperature:.2f}",
+                flush=True,
+            )
     if data.train:
         name, baseline_scores = best_baseline(task.name, data.train, dev, task.tokenizer)
         others = {**others, name: baseline_scores}
@@ -167,6 +171,10 @@ def _tuned(
 ) -> tuple[AnyTask, Sequence[Any]]:
     """Return the task with the thresholds that the recipe leaves to dev, and its predictions with them."""
     if isinstance(task, Spans) and recipe.null_threshold == "auto":
-        tuned = Spans(task.tokenizer, replace(task.settings, null_threshold=best_null_threshold(dev, predictions)))
+        found = {
+            "null_threshold": best_null_threshold(dev, predictions),
+            "temperature": best_temperature(dev, predictions),
+        }
+        tuned = Spans(task.tokenizer, replace(task.settings, **found))
         return tuned, [tuned.decide(prediction) for prediction in predictions]
     return OBJECTIVES[task.name].tuned(task, dev, predictions)
