@@ -31,10 +31,12 @@ import uvloop  # noqa: E402
 
 from serving.core.errors import error_line  # noqa: E402
 from serving.process import descriptors, logs, ready  # noqa: E402
+from serving.process.members import Member  # noqa: E402
 from serving.process.print_config import describe_settings, versions  # noqa: E402
 from serving.process.ready import notify  # noqa: E402
 from serving.server import Server  # noqa: E402
 from serving.settings import Settings, read_settings, unknown_variables  # noqa: E402
+from serving.supervisor import END_NOW, Supervisor  # noqa: E402
 
 logger = logging.getLogger("serving")
 
@@ -56,18 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--print-config" in arguments:
         arguments.remove("--print-config")
         return _exit_code(lambda: _print_config(arguments))
-    with streams.non_blocking():
-        return _exit_code(lambda: _serve(arguments))
+    return _exit_code(lambda: _start(arguments))
 
 
-def _exit_code(run: Callable[[], None]) -> int:
+def _exit_code(run: Callable[[], int | None]) -> int:
     """Run a command and return its exit code; print an error of the user as one line."""
     try:
-        run()
+        return run() or 0
     except (ValueError, OSError) as error:
         print(f"error: {error_line(error)}", file=sys.stderr)
         return 1 if isinstance(error, TimeoutError) else 2  # hanging storage: a restart may help
-    return 0
 
 
 def _print_config(arguments: Sequence[str]) -> None:
@@ -75,44 +75,77 @@ def _print_config(arguments: Sequence[str]) -> None:
     _warn_of_unknown_variables()
 
 
-def _serve(arguments: Sequence[str]) -> None:
+def _start(arguments: Sequence[str]) -> int:
     settings = read_settings(arguments)
+    if settings.processes == 1:
+        return _serve(settings)
     logs.configure(settings.log_format, settings.log_level)
-    _warn_of_unknown_variables()
+    logging.raiseExceptions = False  # lines that cannot be written are lost
+    streams.unblock(2)
+    return Supervisor(settings, _serve).run()
+
+
+def _serve(settings: Settings, member: Member | None = None) -> int:
+    """Serve in this process, alone or as one of several; return the exit code."""
+    with streams.non_blocking():
+        return _exit_code(lambda: _run(settings, member))
+
+
+def _run(settings: Settings, member: Member | None) -> None:
+    logs.configure(settings.log_format, settings.log_level, member.number if member else None)
+    if not member or member.is_first:
+        _warn_of_unknown_variables()
     descriptors.raise_limit()
     sys.setswitchinterval(THREAD_SWITCH_S)
     try:
-        uvloop.run(run(settings))
+        uvloop.run(run(settings, member))
     except RuntimeError as error:
         logger.critical("%s", error)
         _exit(1)
 
 
-async def run(settings: Settings) -> None:
+async def run(settings: Settings, member: Member | None = None) -> None:
     """Run the server: load the models, announce that it is ready, and drain on SIGTERM or SIGINT.
 
-    A second signal ends it without waiting for calls. SIGHUP scans the directory of models.
+    A second signal ends it without waiting for calls. SIGHUP scans the directory of models. One of several processes
+    listens when the models are loaded, as others may answer until then, and its supervisor gives the second signal.
 
     Args:
         settings: settings of the server.
+        member: what it shares with the other processes that serve the same ports; None if there are none.
 
     Raises:
         ValueError: when no model can be served.
         OSError: when a port is not available.
     """
-    signals: asyncio.Queue[int] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
-    first, second = (asyncio.create_task(signals.get()) for _ in range(2))
-    server = Server(settings)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.reload)
+    loop = asyncio.get_running_loop()
+    first, second = loop.create_future(), loop.create_future()
+
+    def receive(number: int) -> None:
+        if not first.done():
+            first.set_result(number)
+        elif not second.done() and (not member or number == END_NOW):
+            second.set_result(number)
+
+    for number in (signal.SIGTERM, END_NOW if member else signal.SIGINT):
+        loop.add_signal_handler(number, receive, number)
+    server = Server(settings, member)
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
+
+    async def begin() -> None:
+        steps = (server.start, server.load)
+        for step in reversed(steps) if member else steps:
+            await step()
+
     try:
-        await server.start()
-        loading = asyncio.create_task(server.load())
+        loading = asyncio.create_task(begin())
         await asyncio.wait((loading, first), return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             await loading
-            ready.announce(server.ready(), settings.log_format, settings.ready_fd)
+            if member:
+                member.board.set_ready(member.number)
+            if not member or member.is_first:
+                ready.announce(server.ready(), settings.log_format, settings.ready_fd)
             notify("READY=1")
             monitoring = asyncio.create_task(server.monitor_workers())
             await asyncio.wait((monitoring, first), return_when=asyncio.FIRST_COMPLETED)
@@ -122,15 +155,19 @@ async def run(settings: Settings) -> None:
         loading.cancel()
     finally:
         notify("STOPPING=1")
-        if first.done():
+        if member:
+            member.board.clear(member.number)
+        if first.done() and not member:
             name = signal.Signals(first.result()).name
             logger.info("received %s: draining for at most %g s", name, settings.grace_s)
-        draining = asyncio.create_task(server.stop(settings.grace_s))
+        is_alone = member is None or first.done()
+        draining = asyncio.create_task(server.stop(settings.grace_s, others_serve=not is_alone))
         await asyncio.wait((draining, second), return_when=asyncio.FIRST_COMPLETED)
         await server.stop(0)
         await draining
         if first.done():
-            logger.info("ended")
+            if not member:
+                logger.info("ended")
             if server.is_busy:
                 _exit(0)
 

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry
 
 from serving.core.cache import ReplyCache
 from serving.core.calls import Call
@@ -21,7 +22,7 @@ from serving.core.errors import ReceivingError
 from serving.core.guards import Guards
 from serving.core.limits import RequestLimits
 from serving.core.metrics import Metrics
-from serving.core.models import Models, load_model
+from serving.core.models import Model, Models, load_model
 from serving.core.repository import Repository
 from serving.core.request_memory import Budget, RequestMemory
 from serving.core.scheduler import Scheduler
@@ -36,6 +37,7 @@ from serving.grpc_api.listening import (
     check_free,
     listen,
     max_message_bytes,
+    page_socket,
     url_host,
     warn_of_plain_text,
 )
@@ -46,6 +48,7 @@ from serving.open_inference.service import OpenInference
 from serving.process import streams
 from serving.process.call_log import CallLog
 from serving.process.logs import GrpcLogFilter
+from serving.process.members import PROCESS, Member, MemberMetrics
 from serving.process.memory_trim import trim_memory
 from serving.process.metrics_server import MetricsServer
 from serving.process.ready import Ready
@@ -72,21 +75,50 @@ logger = logging.getLogger(__name__)
 logging.getLogger("grpc._cython.cygrpc").addFilter(GrpcLogFilter())
 
 
+def model_loader(settings: Settings, before: Mapping[Path, Model]) -> Callable[..., Model]:
+    """Return the function that loads a version, given its path and the model that is `loaded` from there.
+
+    Args:
+        settings: settings of the server.
+        before: models that were loaded before the process began, by path.
+    """
+
+    def load(path: Path, loaded: Model | None = None) -> Model:
+        return load_model(
+            path,
+            max_batch_tokens=settings.max_batch_tokens,
+            num_threads=settings.num_threads,
+            workers=settings.workers,
+            max_run_s=settings.max_run_s,
+            engine_fallback=settings.engine_fallback,
+            spaces=settings.space,
+            loaded=loaded or before.get(path),
+        )
+
+    return load
+
+
 class Server:
     """Server of a directory of models. Call `start`, `load` and `stop` in one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, member: Member | None = None) -> None:
         """Build the parts.
 
         Args:
             settings: settings of the server.
+            member: what it shares with other processes that serve the same ports; None if there are none.
 
         Raises:
             ValueError: when the tokens file cannot be used, or --trace-endpoint is set without OpenTelemetry.
             OSError: when the tokens file cannot be read.
         """
-        self.settings = settings
+        self.settings, self._member = settings, member
         self.metrics = Metrics()
+        self._registry = self.metrics.registry
+        """Metrics of this process, or of all."""
+        if member:
+            self._registry = CollectorRegistry()
+            self._registry.register(MemberMetrics(member, self.metrics.registry))
         self._budget = Budget(settings.buffer_bytes // 2)
         """Memory of received requests and unread replies, of all fronts; as much is for messages being received."""
         self._unread = UnreadReplies(self._budget, settings.keepalive_timeout_s)
@@ -120,8 +152,11 @@ class Server:
             self._unread,
             self._observers(trace_attributes, SERVER_FAULTS),
             max_request_bytes=settings.max_request_bytes,
+            metadata=[(PROCESS, str(member))] if member else [],
         )
-        self._grpc = grpc.aio.server(options=list(channel_options(settings)), interceptors=[self._interceptor])
+        self._grpc = grpc.aio.server(
+            options=list(channel_options(settings, is_shared=member is not None)), interceptors=[self._interceptor]
+        )
         self._scheduler = Scheduler(
             workers=settings.workers,
             observer=self.metrics,
@@ -135,15 +170,7 @@ class Server:
         self._protocol = OpenInference(self._service, self._is_healthy)
         self._repository = Repository(
             settings.models_dir,
-            partial(
-                load_model,
-                max_batch_tokens=settings.max_batch_tokens,
-                num_threads=settings.num_threads,
-                workers=settings.workers,
-                max_run_s=settings.max_run_s,
-                engine_fallback=settings.engine_fallback,
-                spaces=settings.space,
-            ),
+            model_loader(settings, member.loaded if member else {}),
             self.metrics,
             self._publish,
             max_versions=settings.max_versions,
@@ -163,7 +190,7 @@ class Server:
         self._tasks: list[asyncio.Task[None]] = []
         self._worker_problem = ""
         """Problem of the workers; empty if there is none."""
-        self._metrics_server: MetricsServer | None = None
+        self._metrics_servers: list[MetricsServer] = []
         self._http = self._http_front(guards) if settings.http_port is not None else None
 
     def _observers(
@@ -197,6 +224,7 @@ class Server:
             self._memory,
             guards,
             tls=self._tls_files(),
+            registry=self._registry,
             grpc_port=lambda: self.port,
             health_problem=lambda: self.health_problem,
             run_canaries=self._canaries.run,
@@ -224,23 +252,21 @@ class Server:
         encoder = route(self._service, ENCODER, encoder_methods(self._service))
         protocol = route(self._service, open_inference.PROTOCOL, self._protocol.methods(), always=open_inference.HEALTH)
         self._grpc.add_generic_rpc_handlers((encoder, protocol))
-        files = self._tls_files()
+        settings, files, is_shared = self.settings, self._tls_files(), self._member is not None
         certificates = Certificates(files) if files else None
-        self.port = listen(self._grpc, self.settings, certificates)
-        check_free(self._metrics_host, self.settings.metrics_port, "--metrics-port")
-        self._metrics_server = MetricsServer(
-            self.metrics.registry,
-            self._metrics_host,
-            self.settings.metrics_port,
-            health_problem=lambda: self.health_problem,
-        )
-        self.metrics_port = self._metrics_server.port
-        if self._http and self.settings.http_port is not None:
-            check_free(self.settings.host, self.settings.http_port, "--http-port")
-            await self._http.start(self.settings.host, self.settings.http_port)
+        self.port = listen(self._grpc, settings, certificates, is_shared=is_shared)
+        page = page_socket(self._metrics_host, settings.metrics_port, is_shared=is_shared)
+        self._metrics_servers = [MetricsServer(self._registry, page, health_problem=lambda: self.health_problem)]
+        self.metrics_port = self._metrics_servers[0].port
+        if self._member:
+            self._metrics_servers.append(MetricsServer(self.metrics.registry, self._member.page))
+        if self._http and settings.http_port is not None:
+            if not is_shared:
+                check_free(settings.host, settings.http_port, "--http-port")
+            await self._http.start(settings.host, settings.http_port, is_shared=is_shared)
         await self._grpc.start()
         if certificates:
-            self._tasks.append(asyncio.create_task(certificates.watch(self.settings.host, self.port)))
+            self._tasks.append(asyncio.create_task(certificates.watch()))
 
     def _tls_files(self) -> TlsFiles | None:
         settings = self.settings
@@ -283,6 +309,10 @@ class Server:
                 logger.log(logging.ERROR if problem else logging.INFO, "workers: %s", problem or "recovered")
                 self._publish(self._service.models)
             self._canaries.tick()
+            if self._member:
+                self._member.board.beat(self._member.number)
+                if self._canary_problem:
+                    raise RuntimeError(f"{self._canary_problem}; another process takes the place of this one")
 
     @property
     def is_busy(self) -> bool:
@@ -306,17 +336,22 @@ class Server:
         """Scan the directory of models immediately."""
         self._repository.request_scan()
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float, *, others_serve: bool = False) -> None:
         """Refuse new calls, wait for running calls, and end. A second call with a shorter grace period is allowed.
 
         Args:
             grace_s: seconds after which running calls are cancelled.
+            others_serve: other processes take new connections. Then clients must only lose theirs: they would believe
+                a bad health, or a refusal, of this process as one of all.
         """
-        self._service.unavailable = "the server is draining"
-        self._health.drain()
+        settled_s = 0.0
+        if not others_serve:
+            self._service.unavailable = "the server is draining"
+            self._health.drain()
         for task in self._tasks:
             task.cancel()
-        settled_s = await self._settle(min(MAX_SETTLE_S, grace_s))
+        if not others_serve:
+            settled_s = await self._settle(min(MAX_SETTLE_S, grace_s))
         self._health.end_watches()
         left_s = max(0.0, grace_s - settled_s)
         stopping = [asyncio.ensure_future(self._grpc.stop(left_s))]
@@ -351,16 +386,18 @@ class Server:
 
     def _publish(self, models: Models) -> None:
         """Serve these models and publish their health. A model is healthy if a version is, the server if a model is and
-        no canary fails: memory that is full or broken is seldom that of one model."""
+        no canary fails: memory that is full or broken is seldom that of one model. One of several processes is replaced
+        instead."""
         self._canaries.watch(models)
         self._service.publish(models)
         self._service.problems = problems = self._canaries.problems()
         healthy = {"": False, SERVICE: False, open_inference.SERVICE: False}
         for item in models.versions:
-            serves = bool(item.model) and not self._service.unavailable and not self._worker_problem
+            serves = bool(item.model) and not self._service.unavailable
+            works = serves and (bool(self._member) or not (self._worker_problem or any(problems.values())))
             for service in ("", SERVICE, open_inference.SERVICE):
-                healthy[service] = healthy[service] or (serves and not any(problems.values()))
-            works = serves and not (item.model and problems[item.model])
+                healthy[service] = healthy[service] or works
+            works = serves and not (self._worker_problem or (item.model and problems[item.model]))
             for service in (f"{SERVICE}/{item.name}", f"{SERVICE}/{item}"):
                 healthy[service] = healthy.get(service, False) or works
         self._health.publish({service: SERVING if serves else NOT_SERVING for service, serves in healthy.items()})
@@ -371,7 +408,7 @@ class Server:
     def _close(self) -> None:
         self._scheduler.close()
         self._service.close()
-        if self._metrics_server:
-            self._metrics_server.close()
+        for server in self._metrics_servers:
+            server.close()
         if self._traces:
             self._traces.close()

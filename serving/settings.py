@@ -103,6 +103,9 @@ class Settings(BaseSettings):
     open_health: bool = False
     """Allow calls of the health service without a token, as Kubernetes' gRPC probes make them."""
 
+    processes: int = Field(1, ge=1, le=256)
+    """Number of processes that serve the same ports. Each has a part of the cores, memory, cache and connections, and a
+    supervisor replaces those that end. Raise it where one process of Python is the limit: many cores, or a GPU."""
     workers: int = Field(default_factory=available_cpus, ge=1, le=1024)
     """Number of cores for inference, and of batches at the same time (fewer for models that use several threads a
     batch). Default: all cores of this process. More than that only costs memory."""

@@ -70,8 +70,8 @@ class AsyncSender(Sender):
     ) -> None:
         """Send a small call at once or, if enough requests of its lane are in flight, together with others."""
         assert self._coalescer
-        loop = self._check_loop()
-        member = Member(call, replies, timeout, loop.create_future())
+        member = Member(call, replies, timeout, self._check_loop().create_future())
+        self._coalescer.max_in_flight = self._open().num_in_flight
         if self._coalescer.enter(lane, member):
             try:
                 await self._send(call, replies, timeout)
@@ -119,7 +119,7 @@ class AsyncSender(Sender):
         try:
             for request in call.requests(self._connection.batch_size):
                 num_sent += 1
-                if len(in_flight) == self._connection.num_in_flight:
+                if len(in_flight) >= self._open().num_in_flight:
                     replies.add(*await self._first(call.method, in_flight, timeout))
                 in_flight.append((request, *self._start(call.method, request, timeout)))
             while in_flight:

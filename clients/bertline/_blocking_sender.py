@@ -77,6 +77,7 @@ class BlockingSender(Sender):
         assert self._coalescer
         member = Member(call, replies, timeout, Future[None]())
         with self._lock:
+            self._coalescer.max_in_flight = self._stubs.num_in_flight
             enters = self._coalescer.enter(lane, member)
         if enters:
             try:
@@ -134,7 +135,7 @@ class BlockingSender(Sender):
         in_flight: deque[tuple[Request, Any, bool]] = deque()
         try:
             for request in chain(first_two, requests):
-                if len(in_flight) == self._connection.num_in_flight:
+                if len(in_flight) >= self._stubs.num_in_flight:
                     replies.add(*self._first(call.method, in_flight, timeout))
                 is_checked = self._stubs.is_checked(call.method)
                 rpc = self._stubs.method(call.method, is_checked=is_checked).future

@@ -76,7 +76,8 @@ class Coalescer:
     """
 
     def __init__(self, max_in_flight: int, max_inputs: int) -> None:
-        self._max_in_flight, self._max_inputs = max_in_flight, max_inputs
+        self.max_in_flight = max_in_flight
+        self._max_inputs = max_inputs
         self._lanes: dict[Hashable, _Lane] = {}
 
     def lane(self, call: Call[Any]) -> Hashable | None:
@@ -90,7 +91,7 @@ class Coalescer:
         """Return whether a call may leave now, alone, and count it as in flight. Otherwise it waits."""
         found = self._lanes.setdefault(lane, _Lane())
         found.num_inputs += member.num_inputs
-        if found.num_in_flight >= self._max_in_flight:
+        if found.num_in_flight >= self.max_in_flight:
             found.waiting.append(member)
             return False
         found.num_in_flight += 1
@@ -104,7 +105,7 @@ class Coalescer:
             ended: calls of the request.
         """
         found, members, num_inputs = self._lanes[lane], list[Member](), 0
-        equal = -(-found.num_inputs // (self._max_in_flight + 1))  # those that wait count as one request
+        equal = -(-found.num_inputs // (self.max_in_flight + 1))  # those that wait count as one request
         found.num_inputs -= sum(member.num_inputs for member in ended)
         while found.waiting:
             if found.waiting[0].waiter.done():  # its caller has left

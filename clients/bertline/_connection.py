@@ -17,6 +17,7 @@ import grpc.aio
 from bertline._convert import Request
 from bertline._inputs import check_space, check_target, read_flag, read_number, read_timeout
 from bertline._protos import HEALTH, SERVING, HealthReply, HealthRequest
+from bertline._spread import Spread
 from bertline._status import FailedCall, client_error, timeout_error
 from bertline.errors import BertlineError, ServerError, TimedOut
 from bertline.v1 import encoder_pb2 as pb
@@ -128,10 +129,19 @@ class Connection:
             check_health: send no calls to a server that reports NOT_SERVING.
             more_options: channel options that override the common ones.
         """
-        options = tuple({**channel_options(check_health=check_health), **(more_options or {})}.items())
+        options = list({**channel_options(check_health=check_health), **(more_options or {})}.items())
         if self.credentials is None:
             return library.insecure_channel(self.target, options=options)
         return library.secure_channel(self.target, self.credentials, options=options)
+
+    def spread(self, library: Any, *, check_health: bool) -> Spread:
+        """Open channels to all processes of the server; arguments as in `open`."""
+
+        def open_channel(is_own: bool) -> Any:
+            own = {"grpc.use_local_subchannel_pool": 1} if is_own else {}
+            return self.open(library, check_health=check_health, more_options=own)
+
+        return Spread(open_channel, self.metadata)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -207,14 +217,19 @@ class Stubs:
 
     def __init__(self, connection: Connection, library: Any) -> None:
         self._connection = connection
-        self.channels = [connection.open(library, check_health=False)]
+        self.channels = [connection.spread(library, check_health=False)]
         self._plain = self._checking = Stub(self.channels[0])
         if connection.checks_health:
-            self.channels.append(connection.open(library, check_health=True))
+            self.channels.append(connection.spread(library, check_health=True))
             self._checking = Stub(self.channels[1])
         self._plain_until = 0.0
         self.was_connected = False
         """True if a reply came."""
+
+    @property
+    def num_in_flight(self) -> int:
+        """Maximum number of requests in flight: `num_in_flight` for each process of the server."""
+        return self._connection.num_in_flight * max(channel.size for channel in self.channels)
 
     def is_checked(self, name: str) -> bool:
         """Return whether an RPC is sent with health checks now. Calls of the health service are not."""

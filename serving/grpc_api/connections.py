@@ -12,7 +12,7 @@ import socket
 import stat
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,6 +38,14 @@ def close_connections(reasons: Mapping[str, str]) -> None:
     Args:
         reasons: connection, named as by `connection_name` -> reason.
     """
+    for peer, connection in open_connections():
+        if reason := reasons.get(peer):
+            connection.shutdown(socket.SHUT_RDWR)
+            logger.warning("closed the connection of %s: %s", peer, reason)
+
+
+def open_connections() -> Iterator[tuple[str, socket.socket]]:
+    """Yield the TCP connections of this process with their peers, as `connection_name` names them; only on Linux."""
     numbers: list[int] = []
     with suppress(OSError):  # not Linux, or too many open files
         numbers = [int(item.name) for item in _FILES.iterdir()]
@@ -47,10 +55,7 @@ def close_connections(reasons: Mapping[str, str]) -> None:
                 continue
             with socket.socket(fileno=os.dup(number)) as connection:
                 if connection.type == socket.SOCK_STREAM and connection.family in (socket.AF_INET, socket.AF_INET6):
-                    peer = connection_name(*connection.getpeername()[:2])
-                    if reason := reasons.get(peer):
-                        connection.shutdown(socket.SHUT_RDWR)
-                        logger.warning("closed the connection of %s: %s", peer, reason)
+                    yield connection_name(*connection.getpeername()[:2]), connection
 
 
 class UnreadReplies:

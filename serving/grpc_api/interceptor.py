@@ -160,6 +160,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         observers: Sequence[Callable[[Call], None]],
         *,
         max_request_bytes: int,
+        metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Set up the parts.
 
@@ -171,6 +172,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             unread: unread replies, which count against the same budget.
             observers: called with each ended call.
             max_request_bytes: maximum size of a request. gRPC's own limit must be above it.
+            metadata: trailing metadata of all replies.
         """
         self.num_calls = 0
         """Calls that gRPC has handed over so far."""
@@ -181,6 +183,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._unread = unread
         self._observers = observers
         self._max_request_bytes = max_request_bytes
+        self._metadata = tuple(metadata)
         self._resets = Resets()
         self._watches = ConcurrencyCounter()
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
@@ -233,7 +236,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         call.connection = unquote(context.peer())  # `ipv6:%5B::1%5D:50123`
         remaining_s = context.time_remaining()
         call.deadline_s = None if remaining_s is None else time.monotonic() + remaining_s
-        context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
+        context.set_trailing_metadata(((REQUEST_ID, call.request_id), *self._metadata))
         with recorded(call, self._rpc_metrics, self._observers):
             try:
                 try:

@@ -14,14 +14,17 @@ from typing import Any
 import grpc
 
 from serving.core import credentials
+from serving.core.calls import connection_name
 from serving.core.credentials import TLS, FileWatcher, TlsFiles, check_files, pem_content
 from serving.core.errors import lower_first
+from serving.grpc_api.connections import open_connections
 from serving.grpc_api.receiving import WINDOW_BYTES
 from serving.process.descriptors import max_connections, open_file_limit
 from serving.settings import Settings
 
 MAX_OPTION = 2**31 - 1
 """Largest value of an option of gRPC."""
+PAGE_BACKLOG = 128
 MIN_BURST = 4096
 """Minimum number of calls of all connections that may wait for the event loop, each with WINDOW_BYTES of its message.
 Above it gRPC cancels calls of any connection, so a single connection must not reach it."""
@@ -36,6 +39,9 @@ CONNECT_S = 5.0
 HOLD_S = 2.0
 """Seconds that a handshake is held open: longer than a thread of a busy machine takes to use the certificates that it
 asked for."""
+
+MAX_CONNECTIONS, ACCEPT_S = 1000, 0.02
+"""Maximum number of connections to try until one is accepted by this process, and seconds that accepting one takes."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +66,10 @@ class Certificates:
         self._new: grpc.ServerCertificateConfiguration | None = None
         """New certificates for the next handshake."""
         self._is_mutual = files.client_ca is not None
+        self.address = "", 0
+        """Host and port that the server listens on."""
+        self.is_shared = False
+        """True if other processes listen on it, too."""
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of a gRPC server."""
@@ -72,13 +82,8 @@ class Certificates:
         new, self._new = self._new, None
         return new
 
-    async def watch(self, host: str, port: int) -> None:
-        """Hand changed certificates over to gRPC; runs until cancelled.
-
-        Args:
-            host: address that the server listens on.
-            port: port that the server listens on.
-        """
+    async def watch(self) -> None:
+        """Hand changed certificates over to gRPC; runs until cancelled."""
         last_error = ""
         while True:
             await asyncio.sleep(credentials.CHECK_S)
@@ -86,21 +91,21 @@ class Certificates:
             if current is self._in_use:
                 continue
             try:
-                await self._hand_over(current, host, port)
+                await self._hand_over(current)
                 last_error = ""
             except Exception as error:  # the next iteration tries again
                 if str(error) != last_error:
                     last_error = str(error)
                     logger.error("renewed certificates are not in use: the server cannot connect to itself: %s", error)
 
-    async def _hand_over(self, current: grpc.ServerCertificateConfiguration, host: str, port: int) -> None:
-        async with _connection(host, port) as holding:
+    async def _hand_over(self, current: grpc.ServerCertificateConfiguration) -> None:
+        async with self._connection() as holding:
             await asyncio.sleep(HOLD_S)  # until its handshake has begun
             if holding.at_eof() or holding.exception():
                 raise ConnectionError("it closes new connections; perhaps --max-connections is reached")
             self._new = current
             try:
-                async with _connection(host, port):
+                async with self._connection():
                     await asyncio.sleep(HOLD_S)  # until handshakes that began before have used the old ones
                 if self._new:
                     raise ConnectionError("no handshake began; perhaps --max-connections is reached")
@@ -109,18 +114,29 @@ class Certificates:
             self._in_use = current
         logger.info("renewed certificates are in use for new connections")
 
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncio.StreamReader]:
+        """Connect to this process; the connection ends with the block."""
+        host, port = self.address
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        for _ in range(MAX_CONNECTIONS):
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    reader, writer = await asyncio.open_connection(host, port)
+            except TimeoutError:
+                raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
+            with closing(writer):
+                if not self.is_shared or await _is_own(writer.get_extra_info("sockname")):
+                    yield reader
+                    return
+        raise ConnectionError("other processes take all connections")
 
-@asynccontextmanager
-async def _connection(host: str, port: int) -> AsyncIterator[asyncio.StreamReader]:
-    """Connect to a server that listens on an address of this machine; the connection ends with the block."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_connection(host, port)
-    except TimeoutError:
-        raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
-    with closing(writer):
-        yield reader
+
+async def _is_own(name: tuple[Any, ...]) -> bool:
+    """Return whether this process has accepted a connection; `name` is the address of its other end."""
+    await asyncio.sleep(ACCEPT_S)
+    peers = await asyncio.to_thread(lambda: [peer for peer, _ in open_connections()])
+    return connection_name(*name[:2]) in peers
 
 
 def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
@@ -131,8 +147,13 @@ def _read(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
     )
 
 
-def listen(server: grpc.aio.Server, settings: Settings, certificates: Certificates | None) -> int:
+def listen(
+    server: grpc.aio.Server, settings: Settings, certificates: Certificates | None, *, is_shared: bool = False
+) -> int:
     """Add the server's port, with TLS if there are certificates.
+
+    Args:
+        is_shared: other processes listen on it, too.
 
     Returns:
         The port.
@@ -140,14 +161,32 @@ def listen(server: grpc.aio.Server, settings: Settings, certificates: Certificat
     Raises:
         OSError: when the address is not available.
     """
-    check_free(settings.host, settings.port)
+    if not is_shared:
+        check_free(settings.host, settings.port)
     address = f"{url_host(settings.host)}:{settings.port}"
     try:
-        if certificates:
-            return server.add_secure_port(address, certificates.credentials())
-        return server.add_insecure_port(address)
+        if not certificates:
+            return server.add_insecure_port(address)
+        port = server.add_secure_port(address, certificates.credentials())
+        certificates.address, certificates.is_shared = (settings.host, port), is_shared
+        return port
     except RuntimeError as error:  # taken since the check
         raise OSError(f"cannot listen on `{address}`: {error}") from error
+
+
+def page_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """Return a socket that listens on the metrics port.
+
+    Args:
+        is_shared: other processes listen on it, too.
+
+    Raises:
+        OSError: when the address is not available.
+    """
+    if not is_shared:
+        check_free(host, port, "--metrics-port")
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(address[:2], family=family, backlog=PAGE_BACKLOG, reuse_port=is_shared)
 
 
 def warn_of_plain_text(settings: Settings) -> None:
@@ -171,9 +210,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def channel_options(settings: Settings) -> Iterator[tuple[str, int]]:
-    """Yield the options of the gRPC server."""
-    yield "grpc.so_reuseport", 0  # otherwise a second server shares a busy port silently
+def channel_options(settings: Settings, *, is_shared: bool = False) -> Iterator[tuple[str, int]]:
+    """Yield the options of the gRPC server.
+
+    Args:
+        is_shared: other processes listen on its port, too.
+    """
+    yield "grpc.so_reuseport", int(is_shared)  # otherwise a second server shares a busy port silently
     # Larger than --max-request-bytes: messages that gRPC itself refuses appear in no log and no metric.
     yield "grpc.max_receive_message_length", max_message_bytes(settings)
     # Otherwise the flow-control windows of fast senders grow to megabytes a stream.

@@ -201,6 +201,7 @@ def create_front(
     guards: Guards,
     *,
     tls: TlsFiles | None,
+    registry: CollectorRegistry,
     grpc_port: Callable[[], int],
     health_problem: Callable[[], str],
     run_canaries: Callable[[], Awaitable[None]],
@@ -216,6 +217,7 @@ def create_front(
         memory: memory of received requests.
         guards: tokens and limits, which all fronts share.
         tls: the server's certificate; None for plain text.
+        registry: metrics for `/metrics`.
         grpc_port: returns the gRPC port, for calls that the page of the models shows.
         health_problem: returns why the server cannot answer; empty if it can.
         run_canaries: runs the canaries of all models.
@@ -259,11 +261,10 @@ def create_front(
     answer: Proceed = AnswerOperation(service, memory, settings.max_request_bytes, settings.receive_s)
     for step in reversed(steps):
         answer = partial(step, proceed=answer)
-    registry = metrics.registry if settings.metrics_host is None else None
     operations = all_operations(
         service,
         protocol,
-        registry,
+        registry if settings.metrics_host is None else None,
         max_request_bytes=settings.max_request_bytes,
         health_problem=health_problem,
         run_canaries=run_canaries,

@@ -96,14 +96,24 @@ class HttpFront:
         self._listener: asyncio.Server | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(self, host: str, port: int, *, is_shared: bool = False) -> None:
         """Listen.
+
+        Args:
+            host, port: address.
+            is_shared: other processes listen on it, too.
 
         Raises:
             OSError: when the address is not available.
         """
         self._listener = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self), host, port, ssl=self.tls, backlog=BACKLOG, family=socket.AF_UNSPEC
+            lambda: Connection(self),
+            host,
+            port,
+            ssl=self.tls,
+            backlog=BACKLOG,
+            family=socket.AF_UNSPEC,
+            reuse_port=is_shared,
         )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._watching = asyncio.create_task(self._watch())

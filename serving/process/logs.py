@@ -91,15 +91,23 @@ class GrpcLogFilter(logging.Filter):
 FORMATTERS: dict[str, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
-def configure(log_format: str, level: str) -> None:
+def configure(log_format: str, level: str, process: int | None = None) -> None:
     """Send all logs to stderr.
 
     Args:
         log_format: one of FORMATTERS.
         level: `debug`, `info`, `warning` or `error`.
+        process: number of this process, as a field of its lines; None for none.
     """
+
+    def add_process(record: logging.LogRecord) -> bool:
+        record.fields = {**getattr(record, "fields", {}), "process": process}
+        return True
+
     handler, formatter = logging.StreamHandler(sys.stderr), FORMATTERS[log_format]()
     handler.setFormatter(formatter)
+    if process is not None:
+        handler.addFilter(add_process)
     streams.format_dropped_with(partial(format_dropped, formatter=formatter))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 

@@ -18,7 +18,6 @@ from serving.process.descriptors import max_scrapes, open_file_limit
 
 logger = logging.getLogger(__name__)
 
-LISTEN_BACKLOG = 128
 CONNECTION_S = 10.0
 """Maximum seconds of a connection; each has a thread."""
 
@@ -27,21 +26,16 @@ class MetricsServer:
     """HTTP server with one thread that accepts connections and one for each connection."""
 
     def __init__(
-        self, registry: CollectorRegistry, host: str, port: int, *, health_problem: Callable[[], str] = lambda: ""
+        self, registry: CollectorRegistry, listener: socket.socket, *, health_problem: Callable[[], str] = lambda: ""
     ) -> None:
-        """Listen and start the thread.
+        """Start the thread.
 
         Args:
             registry: the metrics.
-            host: address to listen on.
-            port: port to listen on; 0 takes any free one.
+            listener: socket that listens.
             health_problem: returns why the server cannot serve; empty if it can. Called for each `/healthz`.
-
-        Raises:
-            OSError: when the address is not available.
         """
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        self._server = _Server(family, address, _routes(make_wsgi_app(registry), health_problem))
+        self._server = _Server(listener, _routes(make_wsgi_app(registry), health_problem))
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
         self.port: int = self._server.server_port
@@ -76,24 +70,19 @@ def _routes(metrics: Callable[..., Any], health_problem: Callable[[], str]) -> C
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    request_queue_size = LISTEN_BACKLOG
 
-    def __init__(self, family: int, address: tuple[Any, ...], app: Callable[..., Any]) -> None:
-        self.address_family = family
+    def __init__(self, listener: socket.socket, app: Callable[..., Any]) -> None:
         self._open: dict[socket.socket, float] = {}
         """Open connections, oldest first -> monotonic time of their start."""
         self._lock = threading.Lock()
         self._max_open = max_scrapes(open_file_limit())
-        super().__init__(address, _Handler)
-        self.set_app(app)
-
-    def server_bind(self) -> None:
-        """Bind without a lookup of this machine's name, which the base class does."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        address = listener.getsockname()
+        super().__init__(address, _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self.server_address = listener, address
+        self.server_name, self.server_port = str(address[0]), address[1]  # without a lookup of this machine's name
         self.setup_environ()
+        self.set_app(app)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Handle a connection. Close the oldest if there are too many: a scrape ends within milliseconds."""

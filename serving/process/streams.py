@@ -154,7 +154,7 @@ def non_blocking() -> Iterator[None]:
     before = sys.stdout, sys.stderr
     _outputs[:] = [Output(1, failed=_warn), Output(os.dup(2))]
     sys.stdout, sys.stderr = (cast(TextIO, output) for output in _outputs)
-    _unblock(2)
+    unblock(2)
     try:
         yield
     finally:
@@ -190,7 +190,7 @@ def _warn(error: OSError) -> None:
     logger.warning("cannot write to standard output, its line is lost: %s", error.strerror)
 
 
-def _unblock(fd: int) -> None:
+def unblock(fd: int) -> None:
     """Make a pipe or terminal non-blocking.
 
     Opens it again to get another file description, so that other processes that share it are not affected. Sockets

@@ -118,7 +118,8 @@ def test_no_connection_outlives_the_watch(authority, installed, monkeypatch):
     async def watch(seconds):
         certificates = Certificates(TlsFiles(files["tls_cert"], files["tls_key"]))
         install(authority.sign("server"))
-        task = asyncio.create_task(certificates.watch("127.0.0.1", listener.getsockname()[1]))
+        certificates.address = listener.getsockname()
+        task = asyncio.create_task(certificates.watch())
         await asyncio.sleep(seconds)
         task.cancel()
         await asyncio.wait([task])
