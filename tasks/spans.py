@@ -117,9 +117,12 @@ class SpanSettings(TaskSettings):
     unanswerable: bool = False
     """True if the model was trained on unanswerable questions (SQuAD v2.0)."""
     null_threshold: float = 0.0
-    """Predict "no answer" if null score minus best span is above this."""
+    """Predict "no answer" if null score minus best span is above this; it counts in the scores, too."""
     temperature: Annotated[float, Bounds(above=0)] = 1.0
-    """Number that the logits are divided by before the softmax, so that scores are probabilities (Guo et al. 2017)."""
+    """Number that the logits of spans are divided by, so that scores are probabilities (Guo et al. 2017)."""
+    null_temperature: Annotated[float | None, Bounds(above=0)] = None
+    """The same for the lead of "no answer" over the best span: its sigmoid is the score of "no answer", and the spans
+    share the rest. None: "no answer" and the spans share one softmax, as in the reference code."""
     null_is_trained: bool = False
     """True for a model that was trained on unanswerable questions although "no answer" is not a choice: its null scores
     tell which of several contexts has the answer."""
@@ -215,19 +218,34 @@ class Spans(Task[SpanExample, Window, SpanPrediction, SpanSettings]):
                 span = window.context, start, end
                 best[span] = max(logit - excess, best.get(span, -np.inf))
         ranked = _n_best(sorted(best.items(), key=lambda item: (-item[1], item[0])), self.settings.n_best_size)
-        logits = np.array([logit for _, logit in ranked] + [null_score] * self.settings.unanswerable)
-        scores = softmax(logits / self.settings.temperature) if len(logits) else logits
+        scores, no_answer_score = self._scores(np.array([logit for _, logit in ranked]), null_score)
         spans = tuple(
             Span(start, end, example.contexts[context][start:end], float(score), logit, context)
-            for ((context, start, end), logit), score in zip(ranked, scores, strict=False)
+            for ((context, start, end), logit), score in zip(ranked, scores, strict=True)
         )
         margin = null_score - spans[0].logit if spans else np.inf
         return SpanPrediction(
             spans=spans,
             has_answer=self._has_answer(spans, margin),
-            no_answer_score=float(scores[-1]) if self.settings.unanswerable else 0.0,
+            no_answer_score=no_answer_score,
             null_margin=float(margin),
         )
+
+    def _scores(self, logits: np.ndarray, null_score: float) -> tuple[np.ndarray, float]:
+        """Return the scores of spans and of "no answer".
+
+        Args:
+            logits: [spans], highest first.
+        """
+        settings = self.settings
+        if not settings.unanswerable:
+            return softmax(logits / settings.temperature) if len(logits) else logits, 0.0
+        null_logit = null_score - settings.null_threshold
+        if settings.null_temperature is None or not len(logits):
+            scores = softmax(np.append(logits, null_logit) / settings.temperature)
+            return scores[:-1], float(scores[-1])
+        has_answer, no_answer = softmax(np.array([logits[0], null_logit]) / settings.null_temperature)
+        return has_answer * softmax(logits / settings.temperature), float(no_answer)
 
     def decisions(self, prediction: SpanPrediction) -> tuple[str]:
         return (prediction.text,)
@@ -351,26 +369,39 @@ def _top(logits: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:
     return positions[np.argsort(-logits[positions], kind="stable")[:count]]
 
 
-TEMPERATURES = np.geomspace(0.25, 4, 81)
-"""Temperatures that `best_temperature` tries."""
+TEMPERATURES = np.geomspace(0.25, 16, 97)
+"""Temperatures that `best_temperatures` tries."""
 
 
-def best_temperature(examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]) -> float:
-    """Return the temperature of `TEMPERATURES` at which the likeliest choice, a span or "no answer", is scored best.
+def best_temperatures(
+    examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction], null_threshold: float
+) -> tuple[float, float]:
+    """Return the `temperature` and the `null_temperature` at which scores are probabilities: of the lowest log loss.
 
-    The score of the choice is its probability to be right, by exact match; the best one has the lowest mean log loss.
+    The score of "no answer" is the probability that there is none, that of a chosen span that it is exactly right.
 
     Args:
         predictions: predictions of a task with `unanswerable`.
+        null_threshold: null threshold that they are used with.
     """
-    losses = np.zeros(len(TEMPERATURES))
-    chosen = [p.spans[0].text if p.spans and p.null_margin <= 0 else "" for p in predictions]
-    accepted, characters = [example.answers for example in examples], scored_by_characters(examples)
-    exact, _ = squad_example_scores(chosen, accepted, characters=characters)
-    for prediction, is_right in zip(predictions, exact, strict=True):
-        if prediction.spans:
-            logits = np.array([span.logit for span in prediction.spans])
-            logits = np.append(logits, logits[0] + prediction.null_margin)
-            likeliest = softmax(logits / TEMPERATURES[:, None]).max(axis=1)
-            losses -= np.log(np.clip(likeliest if is_right else 1 - likeliest, 1e-12, None))
-    return float(TEMPERATURES[losses.argmin()])
+    found = [(e, p) for e, p in zip(examples, predictions, strict=True) if p.spans]
+    leads = np.array([p.null_margin - null_threshold for _, p in found])
+    no_answer = 1 / (1 + np.exp(np.clip(-leads / TEMPERATURES[:, None], -500, 500)))  # [temperatures, examples]
+    null_number = _log_losses(no_answer, np.array([not e.answers for e, _ in found])).argmin()
+    chosen = leads <= 0
+    spans = [p.spans for _, p in found]
+    shares = [1 / np.exp([(span.logit - each[0].logit) / TEMPERATURES for span in each]).sum(axis=0) for each in spans]
+    exact, _ = squad_example_scores(
+        [each[0].text for each in spans],
+        [e.answers for e, _ in found],
+        characters=scored_by_characters(examples),
+    )
+    scores = (1 - no_answer[null_number]) * np.array(shares).T
+    return float(TEMPERATURES[_log_losses(scores[:, chosen], exact[chosen] > 0).argmin()]), float(
+        TEMPERATURES[null_number]
+    )
+
+
+def _log_losses(probabilities: np.ndarray, is_true: np.ndarray) -> np.ndarray:
+    """Return the mean log loss of each row of probabilities."""
+    return -np.log(np.clip(np.where(is_true, probabilities, 1 - probabilities), 1e-12, None)).mean(axis=-1)

@@ -14,7 +14,7 @@ from transformers.data.metrics.squad_metrics import compute_predictions_logits
 
 from tasks import InvalidExamplesError
 from tasks.metrics import squad_example_scores
-from tasks.spans import Span, SpanExample, SpanPrediction, Spans, SpanSettings, best_null_threshold, best_temperature
+from tasks.spans import Span, SpanExample, SpanPrediction, Spans, SpanSettings, best_null_threshold, best_temperatures
 
 QUESTION = "w190 w191"
 
@@ -85,7 +85,8 @@ def test_decode_equals_exhaustive_search(word_tokenizer, num_words, seed, values
     assert [(span.start, span.end) for span in prediction.spans] == ranked
     assert [span.logit for span in prediction.spans] == [found[span] for span in ranked]
     assert [span.text for span in prediction.spans] == [example.context[start:end] for start, end in ranked]
-    competing = [found[span] for span in ranked] + [null_score] * task.settings.unanswerable
+    null_logits = [null_score - task.settings.null_threshold] * task.settings.unanswerable
+    competing = [found[span] for span in ranked] + null_logits
     scores = [span.score for span in prediction.spans] + [prediction.no_answer_score] * task.settings.unanswerable
     np.testing.assert_allclose(scores, softmax(competing) if competing else [], rtol=1e-5, atol=1e-9)
     assert prediction.null_margin == (null_score - found[ranked[0]] if ranked else np.inf)
@@ -339,34 +340,54 @@ def predicted(text, margin, *, has_answer=True):
     return SpanPrediction((Span(0, len(text), text, 1.0, 0.0),), has_answer, 0.5, margin)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_scores_are_probabilities_at_the_best_temperature(temperature):
-    """Of answers that are right as often as a temperature says, the best temperature is that one."""
+@pytest.mark.parametrize("threshold", [-1.5, 0.0])
+@pytest.mark.parametrize(("temperature", "null_temperature"), [(0.5, 4.0), (2.0, 1.0)])
+def test_scores_are_probabilities_at_the_best_temperatures(temperature, null_temperature, threshold):
+    """Temperatures are found from answers that exist, and spans that are right, as often as they say."""
     rng = np.random.default_rng(0)
     examples, predictions = [], []
-    for margin in rng.uniform(-4, 4, size=4000):  # "no answer" leads by the margin
-        is_answerable = rng.random() < 1 / (1 + np.exp(margin / temperature))
-        examples.append(SpanExample(QUESTION, "w0", ("w0",) if is_answerable else ()))
-        predictions.append(predicted("w0", margin))
+    for margin, gap in zip(rng.uniform(-12, 12, size=8000), rng.exponential(2, size=8000), strict=True):
+        is_answerable = rng.random() < 1 / (1 + np.exp((margin - threshold) / null_temperature))
+        is_first = rng.random() < 1 / (1 + np.exp(-gap / temperature))
+        spans = tuple(Span(n, n + 2, f"w{n}", 0.5, -gap * n) for n in (0, 1))
+        examples.append(SpanExample(QUESTION, "w0 w1", ("w0" if is_first else "w1",) if is_answerable else ()))
+        predictions.append(SpanPrediction(spans, True, 0.5, margin))
 
-    assert best_temperature(examples, predictions) == pytest.approx(temperature, rel=0.15)
+    found = best_temperatures(examples, predictions, threshold)
+
+    assert found == pytest.approx((temperature, null_temperature), rel=0.2)
 
 
-def test_the_temperature_changes_scores_but_no_decision(word_tokenizer):
-    """A higher temperature brings the scores together, in their order."""
-    settings = SpanSettings(max_seq_length=16, max_query_length=4, unanswerable=True)
-    example, rng = SpanExample(QUESTION, "w0 w1 w2"), np.random.default_rng(0)
-    task = Spans(word_tokenizer, settings)
+def random_predictions(tokenizer, count=40, **settings):
+    """Return predictions of random outputs."""
+    task = Spans(tokenizer, SpanSettings(max_seq_length=16, max_query_length=4, unanswerable=True, **settings))
+    example, rng = SpanExample(QUESTION, "w0 w1 w2"), np.random.default_rng(1)
     features = task.encode([example])[0]
     shape = len(features[0].input_ids)
-    outputs = [{name: rng.normal(size=shape).astype(np.float32) for name in task.output_names}]
+    outputs = [{name: rng.normal(size=shape).astype(np.float32) for name in task.output_names} for _ in range(count)]
+    return [task.decode(example, features, [each]) for each in outputs]
 
-    cold, hot = (task.with_settings(temperature=t).decode(example, features, outputs) for t in (0.5, 2.0))
 
-    assert [span.text for span in cold.spans] == [span.text for span in hot.spans]
-    assert (cold.has_answer, cold.null_margin) == (hot.has_answer, hot.null_margin)
-    assert max(cold.spans[0].score, cold.no_answer_score) > max(hot.spans[0].score, hot.no_answer_score)
-    assert sum(span.score for span in hot.spans) + hot.no_answer_score == pytest.approx(1)
+@pytest.mark.parametrize("threshold", [-3.0, 0.0, 3.0])
+def test_the_choice_has_the_higher_score(word_tokenizer, threshold):
+    """Whatever the null threshold is: there is an answer if "no answer" is not the more probable."""
+    joint = random_predictions(word_tokenizer, null_threshold=threshold)
+    apart = random_predictions(word_tokenizer, null_threshold=threshold, null_temperature=3.0)
+
+    assert all(found.has_answer == (found.spans[0].score >= found.no_answer_score) for found in joint)
+    assert all(found.has_answer == (found.no_answer_score <= 0.5) for found in apart)
+
+
+def test_temperatures_change_scores_but_no_decision(word_tokenizer):
+    """Higher temperatures bring the scores together, in their order; all scores add up to 1."""
+    cold = random_predictions(word_tokenizer, temperature=0.5, null_temperature=0.5)
+    hot = random_predictions(word_tokenizer, temperature=2.0, null_temperature=2.0)
+
+    for before, after in zip(cold, hot, strict=True):
+        assert [span.text for span in before.spans] == [span.text for span in after.spans]
+        assert (before.has_answer, before.null_margin) == (after.has_answer, after.null_margin)
+        assert abs(before.no_answer_score - 0.5) > abs(after.no_answer_score - 0.5)
+        assert sum(span.score for span in after.spans) + after.no_answer_score == pytest.approx(1)
 
 
 CITIES = "北京大学", "清华大学", "复旦大学", "南京大学", "浙江大学"

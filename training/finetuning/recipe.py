@@ -107,7 +107,7 @@ class FinetuneRecipe(LoopSettings):
     """Spans: longest answer in tokens."""
     null_threshold: float | Literal["auto"] = 0.0
     """Spans with unanswerable questions: lead in logits that "no answer" needs over the best span; `auto` for the value
-    with the best F1 on dev, and for the temperature that makes scores probabilities there."""
+    with the best F1 on dev, and for temperatures that make scores probabilities there."""
     thresholds: tuple[Annotated[float, FRACTION], ...] | Literal["auto"] = "auto"
     """Multi-label classification: smallest score that selects a label, one for all or one for each, in the order of
     their names; `auto` for those with the best F1 of each label on dev (0.5 without dev)."""

@@ -12,7 +12,7 @@ import torch
 
 from tasks import AnyTask
 from tasks.batching import predict
-from tasks.spans import Spans, best_null_threshold, best_temperature
+from tasks.spans import Spans, best_null_threshold, best_temperatures
 from training.checkpoint.evaluation import predict_with_progress, torch_run
 from training.checkpoint.task_card import TaskCard
 from training.data.examples import Examples
@@ -156,8 +156,9 @@ def _score(
         rows = {"dev": tuned.score(dev, found), f"dev, {before}": rows["dev"]}
         if isinstance(tuned, Spans):
             print(
-                f"null threshold with the best F1 on dev: {tuned.settings.null_threshold:.3f}; temperature that makes "
-                f"scores probabilities: {tuned.settings.temperature:.2f}",
+                f"null threshold with the best F1 on dev: {tuned.settings.null_threshold:.3f}; temperatures that make "
+                f'scores probabilities: {tuned.settings.temperature:.2f}, of "no answer" '
+                f"{tuned.settings.null_temperature:.2f}",
                 flush=True,
             )
     if data.train:
@@ -171,10 +172,9 @@ def _tuned(
 ) -> tuple[AnyTask, Sequence[Any]]:
     """Return the task with the thresholds that the recipe leaves to dev, and its predictions with them."""
     if isinstance(task, Spans) and recipe.null_threshold == "auto":
-        found = {
-            "null_threshold": best_null_threshold(dev, predictions),
-            "temperature": best_temperature(dev, predictions),
-        }
-        tuned = Spans(task.tokenizer, replace(task.settings, **found))
+        threshold = best_null_threshold(dev, predictions)
+        own, of_null = best_temperatures(dev, predictions, threshold)
+        settings = replace(task.settings, null_threshold=threshold, temperature=own, null_temperature=of_null)
+        tuned = Spans(task.tokenizer, settings)
         return tuned, [tuned.decide(prediction) for prediction in predictions]
     return OBJECTIVES[task.name].tuned(task, dev, predictions)
