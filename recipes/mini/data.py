@@ -8,12 +8,12 @@ sst-2/{train,dev,test}.jsonl    labels as words
 ag-news/test.jsonl              title and description as one text, as in a third of train
 squad-v1.json                   both parts of SQuAD's training sets, and SQuADShifts; without duplicate questions
 squad-v2.json                   the same with unanswerable questions: SQuAD's and synthetic ones
+squad-changed.json              the same with more unanswerable ones: changed questions, and questions on other articles
 cloze.json                      synthetic cloze questions on Wikipedia, without text of SQuAD's dev sets
 sentences-part.txt              sentences of Wikipedia, books and the paragraphs of SQuAD and SQuADShifts
 paragraphs.txt                  paragraphs of Wikipedia
 reviews.txt                     sentences of reviews and forum posts (SQuADShifts)
 questions.jsonl                 questions with the paragraphs that answer them
-cloze-part.json                 60,000 of the cloze questions
 names/wnut17.conll              WNUT-17 with WikiANN's types
 """
 
@@ -30,6 +30,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from recipes.mini.changed import changed_question
 from recipes.mini.cloze import cloze_question
 from tasks.bundle.files import atomic_write
 from training.command_line.command import command, parse
@@ -47,6 +48,9 @@ UNANSWERABLE = 0.5
 """Number of unanswerable questions for each answerable one; SQuAD v2.0 has 1.02 in dev and 0.5 in train."""
 ELSEWHERE = "-elsewhere-"
 """Part of the ids of questions about another paragraph."""
+CHANGED, FOREIGN, KEPT = 0.75, 0.3, 0.5
+"""Changed questions for each answerable one, questions on another article for each paragraph, and the fraction of those
+on another paragraph that stay. Together, half of all questions are unanswerable, as in SQuAD v2.0's dev."""
 SQUAD = ("squad/train-v1.1-part.json.xz", "squad/train-v2.0-part.json.xz")
 SQUAD_DEV = ("squad/dev-v1.1-part.json.xz", "squad/dev-v2.0-part.json.xz")
 SHIFTS = tuple(f"squadshifts/{name}_v1.0.json.xz" for name in ("new_wiki", "reddit", "amazon_reviews"))
@@ -57,7 +61,7 @@ ENTITIES = {"person": "PER", "location": "LOC", "corporation": "ORG", "group": "
 """Types of WNUT-17 that are also types of WikiANN."""
 STS_DEV = "glue/STS-B/dev.tsv.xz"
 
-NUM_SENTENCES, NUM_PART, NUM_PARAGRAPHS, NUM_CLOZE = 500_000, 100_000, 60_000, 60_000
+NUM_SENTENCES, NUM_PART, NUM_PARAGRAPHS = 500_000, 100_000, 60_000
 SHORTEST, LONGEST = 4, 60
 """Smallest and largest number of words of a sentence."""
 PARAGRAPH_WORDS = (30, 180)
@@ -103,10 +107,10 @@ def build(data: Path) -> Iterator[tuple[str, str]]:
     yield "ag-news/test.jsonl", json_lines({"text": f"{x['title']} {x['text']}", "label": x["label"]} for x in news)
     paragraphs = merge(squad_file(data / name) for name in (*SQUAD, *SHIFTS))
     yield "squad-v1.json", squad_text(answerable(paragraphs))
-    yield "squad-v2.json", squad_text(with_unanswerable(paragraphs, random.Random(0)))
-    cloze = list(cloze_questions(data))
-    yield "cloze.json", squad_text(cloze)
-    yield "cloze-part.json", squad_text(random.Random(0).sample(cloze, min(NUM_CLOZE, len(cloze))))
+    mixed = with_unanswerable(paragraphs, random.Random(0))
+    yield "squad-v2.json", squad_text(mixed)
+    yield "squad-changed.json", squad_text(with_changed(mixed, random.Random(0)))
+    yield "cloze.json", squad_text(cloze_questions(data))
     yield from _for_distillation(data, rest, answerable(paragraphs))
 
 
@@ -233,7 +237,7 @@ def with_unanswerable(paragraphs: Sequence[Titled], rng: random.Random) -> list[
         others = [other for other in by_title[title] if other is not paragraph]
         near = sorted(rng.sample(others, min(8, len(others))), key=lambda other: -len(words & _words(other["context"])))
         candidates = [
-            {"id": f"{item['id']}{ELSEWHERE}{len(made)}", "question": item["question"], "answers": []}
+            _unanswerable(f"{item['id']}{ELSEWHERE}{len(made)}", item["question"])
             for other in near
             for item in other["qas"]
             if item["answers"]
@@ -241,9 +245,41 @@ def with_unanswerable(paragraphs: Sequence[Titled], rng: random.Random) -> list[
         ]
         num_answerable = sum(bool(item["answers"]) for item in own)
         wanted = max(0, round(UNANSWERABLE * num_answerable + rng.random() - 0.5) - (len(own) - num_answerable))
-        chosen = [item | {"is_impossible": True} for item in candidates[:wanted]]
-        made.append((title, {"context": paragraph["context"], "qas": own + chosen}))
+        made.append((title, {"context": paragraph["context"], "qas": own + candidates[:wanted]}))
     return made
+
+
+def with_changed(paragraphs: Sequence[Titled], rng: random.Random) -> list[Titled]:
+    """Add changed questions, and questions on other articles, which are unanswerable, and drop some that are easy.
+
+    Args:
+        paragraphs: the result of `with_unanswerable`.
+    """
+    articles = {title: number for number, (title, _) in reversed(list(enumerate(paragraphs)))}
+    ordered = sorted(paragraphs, key=lambda titled: articles[titled[0]])
+    everything = [(title, item) for title, paragraph in ordered for item in paragraph["qas"] if item["answers"]]
+    made: list[Titled] = []
+    num_foreign = 0
+    for title, paragraph in ordered:
+        context, found = paragraph["context"], []
+        for item in paragraph["qas"]:
+            found.append(item)
+            if item["answers"] and rng.random() < CHANGED:
+                answers = [answer["text"] for answer in item["answers"]]
+                if question := changed_question(item["question"], context, answers, rng):
+                    found.append(_unanswerable(f"{item['id']}-changed", question))
+        if rng.random() < FOREIGN:
+            other, item = rng.choice(everything)
+            if other != title and not any(answer["text"].lower() in context.lower() for answer in item["answers"]):
+                found.append(_unanswerable(f"{item['id']}-other{num_foreign}", item["question"]))
+                num_foreign += 1
+        kept = [item for item in found if ELSEWHERE not in item["id"] or rng.random() < KEPT]
+        made.append((title, {"context": context, "qas": kept}))
+    return made
+
+
+def _unanswerable(number: str, question: str) -> dict[str, Any]:
+    return {"id": number, "question": question, "answers": [], "is_impossible": True}
 
 
 def cloze_questions(data: Path) -> Iterator[Titled]:

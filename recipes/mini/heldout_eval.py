@@ -1,7 +1,8 @@
-"""Scores of served models on texts that are in no data set: own everyday sentences, search, and ranking.
+"""Further scores of served models: own everyday texts, search, ranking, and whether answers' scores can be believed.
 
 sentiment.tsv   40 negations, contrasts and everyday sentences, with their sentiment
 names.txt       60 sentences with 150 names, marked as in `[PER Marie Curie] worked in [LOC Paris].`
+contrast.tsv    20 texts, each with a question that it answers and a similar one that it does not
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from bertline import Client
-from recipes.mini.data import Titled, answerable, merge, squad_file
+from bertline import Answer, Client
+from recipes.mini.data import Titled, answerable, merge, read_table, squad_file
 from recipes.retrieval import WordIndex
-from tasks.spans import SpanExample
+from tasks.metrics import squad_example_scores
+from tasks.spans import SpanExample, answer_scores
 from training.data.columns import Columns
 from training.data.examples import Examples
 from training.data.squad import read_spans
@@ -28,6 +30,10 @@ TOP = 10
 """Paragraphs that a search returns."""
 NUM_RANKED = 500
 """Questions whose paragraphs are ranked."""
+NUM_BINS = 10
+"""Ranges of the score in a reliability plot."""
+MOSTLY = 0.5
+"""F1 from which an own answer counts as right."""
 
 Found = Mapping[str, Any]
 _MARK = re.compile(r"\[([A-Z]+) ([^\[\]]+)\]")
@@ -35,21 +41,23 @@ Name = tuple[int, int, str]
 """Start, end and type of a name; offsets are in code points."""
 
 
-def heldout_scores(name: str, client: Client, squad: Path) -> dict[str, Found]:
+def heldout_scores(name: str, client: Client, squad: Sequence[Path]) -> dict[str, Found]:
     """Return the further scores of a served model by name; empty if there are none.
 
     Args:
         name: name of the model.
         client: client of a server that has it.
-        squad: dev set of SQuAD v1.1.
+        squad: dev sets of SQuAD v1.1 and v2.0.
     """
     if name == "sentiment":
         return {"everyday": sentiment_scores(client, name)}
     if name == "tag":
         return {"everyday": name_scores(client, name)}
-    if name in ("answer", "rerank"):
-        return {"ranking": ranking_scores(client, name, answerable(merge([squad_file(squad)])))}
-    return {"search": search_scores(client, name, read_spans(squad))} if name == "embed" else {}
+    if name == "rerank":
+        return {"ranking": ranking_scores(client, name, answerable(merge([squad_file(squad[0])])))}
+    if name == "answer":
+        return answering_scores(client, name, *map(read_spans, squad))
+    return {"search": search_scores(client, name, read_spans(squad[0]))} if name == "embed" else {}
 
 
 def read_sentiment() -> Examples:
@@ -113,22 +121,72 @@ def search_scores(client: Client, model: str, examples: Sequence[SpanExample]) -
     }
 
 
-def ranking_scores(client: Client, name: str, paragraphs: Sequence[Titled]) -> dict[str, float]:
+def read_contrasts() -> list[SpanExample]:
+    """Read the pairs of similar questions: an answerable one and then an unanswerable one of each text."""
+    rows = read_table(FOLDER / "contrast.tsv", "text", "question", "answer")
+    return [SpanExample(row["question"], row["text"], (row["answer"],) if row["answer"] else ()) for row in rows]
+
+
+def answering_scores(
+    client: Client, model: str, answered: Sequence[SpanExample], mixed: Sequence[SpanExample]
+) -> dict[str, Found]:
+    """Return what a served model answers, and how far its scores are probabilities.
+
+    Args:
+        answered: questions that all have an answer; the best span counts, whether the model believes in it or not.
+        mixed: questions with and without an answer, for the reliability of `score`.
+    """
+
+    def ask(examples: Sequence[SpanExample]) -> list[Answer]:
+        return client.answer([(item.question, item.context) for item in examples], model=model, truncate=True)
+
+    contrasts = read_contrasts()
+    _, f1 = squad_example_scores(
+        [found.text for found in ask(contrasts)], [item.answers for item in contrasts], characters=False
+    )
+    results = ask(mixed)
+    exact, _ = squad_example_scores(
+        [found.text for found in results], [item.answers for item in mixed], characters=False
+    )
+    return {
+        "best span": answer_scores(answered, [found.spans[0].text if found.spans else "" for found in ask(answered)]),
+        "contrast": {"correct": int((f1 >= MOSTLY).sum()), "of": len(contrasts)},
+        "reliability": reliability(np.array([found.score for found in results]), exact),
+    }
+
+
+def reliability(scores: np.ndarray, is_right: np.ndarray) -> Found:
+    """Return the expected calibration error, and for each of `NUM_BINS` equal ranges of the score what was right.
+
+    Source: Guo et al. 2017, "On calibration of modern neural networks".
+
+    Args:
+        scores: [replies], from 0 to 1.
+        is_right: [replies], 1 for right and 0 for wrong.
+    """
+    number = np.minimum((scores * NUM_BINS).astype(int), NUM_BINS - 1)
+    bins = [
+        {
+            "score": float(scores[number == each].mean()),
+            "right": float(is_right[number == each].mean()),
+            "count": int((number == each).sum()),
+        }
+        for each in np.unique(number)
+    ]
+    error = sum(each["count"] * abs(each["score"] - each["right"]) for each in bins) / len(scores)
+    return {"error": float(error), "bins": bins}
+
+
+def ranking_scores(client: Client, model: str, paragraphs: Sequence[Titled]) -> dict[str, float]:
     """Return the mean reciprocal rank of a question's paragraph among `TOP` of its article: by a model, and by words.
 
-    The others do not contain the answer. `answer` ranks paragraphs by the best of their spans among all spans of the
-    `TOP`; those without any come last.
+    The others do not contain the answer.
     """
     questions = list(ranked_questions(paragraphs))
-    if name == "answer":
-        found = client.answer(questions, model=name, top_k=TOP * TOP, truncate=True)
-        orders = [list(dict.fromkeys(span.context for span in result.spans)) for result in found]
-    else:
-        orders = [list(ranking.order) for ranking in client.rerank(questions, model=name, truncate=True)]
-    ranks = [1 + (order.index(0) if 0 in order else TOP - 1) for order in orders]
+    found = client.rerank(questions, model=model, truncate=True)
     by_words = [WordIndex(texts).scores(question) for question, texts in questions]
     return {
-        "mrr": float(np.mean([1 / rank for rank in ranks])),
+        "mrr": float(np.mean([1 / (1 + list(ranking.order).index(0)) for ranking in found])),
         "bm25": float(np.mean([1 / (scores >= scores[0]).sum() for scores in by_words])),
         "num_questions": len(questions),
     }

@@ -287,8 +287,7 @@ def export_command(name: str, precision: str) -> str:
         flags.append("--mixed")
         flags += [f"--metric {task.metric}"] if name != EMBED else []
     if isinstance(task, DistilledTask) and name != EMBED:
-        flags += [task.export_flags] if task.export_flags else []
-        flags.append(f"--train {' '.join(task.train)} --dev {task.scored_on or task.dev}")
+        flags.append(f"--train {' '.join(task.train)} --dev {task.dev}")
     return " ".join(flags)
 
 

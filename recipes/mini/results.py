@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
+import matplotlib.pyplot as plt
 
 from recipes.ablations.results import files as ablation_files
 from recipes.mini import publish, tables
@@ -31,11 +33,11 @@ from tasks.text.json_files import read_json
 from training.checkpoint.weights import checkpoint_digest
 from training.command_line.command import command, parse
 from training.loop.run_directory import METRICS_FILE
-from training.reports.plot import plot_runs
+from training.reports.plot import plot_runs, save_figure
 from training.reports.tables import markdown_table
 
 PAGE, FOLDER = Path("docs/results.md"), Path("docs/results")
-CURVES = "pretraining.png"
+CURVES, RELIABILITY = "pretraining.png", "answer-reliability.png"
 
 
 @command
@@ -43,11 +45,13 @@ def main() -> None:
     """Command line."""
     pipeline = Pipeline(parse(Arguments, "recipes.mini.results", __doc__))
     keep(pipeline)
-    runs = [FOLDER / run.name for run in pipeline.pretraining_runs()]
-    page = page_of(runs, read_records())
+    runs, records = [FOLDER / run.name for run in pipeline.pretraining_runs()], read_records()
+    page = page_of(runs, records)
     plot_runs({run.name: run for run in runs}, FOLDER / CURVES)
+    if reliability := records.get("answer", {}).get("beyond", {}).get("reliability"):
+        plot_reliability(reliability["bins"], FOLDER / RELIABILITY)
     atomic_write(PAGE, page.encode())
-    print(f"{PAGE}, {FOLDER / CURVES}")
+    print(f"{PAGE}, {FOLDER / CURVES}, {FOLDER / RELIABILITY}")
 
 
 def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
@@ -76,6 +80,20 @@ def page_of(runs: Sequence[Path], records: Mapping[str, Record]) -> str:
         ablations=[ablation_files(table) for table, picture in pictures.items() if picture.exists()],
     )
     return f"{page.rstrip()}\n"
+
+
+def plot_reliability(bins: Sequence[Mapping[str, float]], path: Path) -> None:
+    """Plot how often replies were right against their mean score, for each range of the score (`reliability`)."""
+    figure, axes = plt.subplots(figsize=(5, 4.2), layout="constrained")
+    axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", label="as the score says")
+    x, y = ([each[key] for each in bins] for key in ("score", "right"))
+    axes.plot(x, y, marker="o", label="measured")
+    for each in bins:
+        place: dict[str, Any] = {"xytext": (6, -12), "textcoords": "offset points", "fontsize": 8, "color": "0.35"}
+        axes.annotate(f"{each['count']:,}", (each["score"], each["right"]), **place)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="score of the reply", ylabel="right (exact match)")
+    axes.legend(loc="upper left")
+    save_figure(figure, path)
 
 
 def keep(pipeline: Pipeline) -> None:

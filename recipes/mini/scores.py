@@ -76,7 +76,7 @@ def main() -> None:
             alone = read_task_card(pipeline.out / name / CONTRAST_ROW / "checkpoint")
             contrast = {CONTRAST_ROW: alone.scores["dev"]} if alone else {}
             found["training"] = {**contrast, **_card(pipeline, name).scores}
-            found["beyond"] = heldout_scores(name, client, pipeline.data / SQUAD_DEV[0])
+            found["beyond"] = heldout_scores(name, client, [pipeline.data / path for path in SQUAD_DEV])
     found["pretrained"] = checkpoint_digest(pipeline.pretrained_for(name))
     found["commands"] = commands_of(name)
     found["data"] = data
@@ -96,8 +96,7 @@ def score(pipeline: Pipeline, task: MiniTask | DistilledTask, client: Client) ->
         found["grid"] = read_json(pipeline.out / task.name / REPORT_FILE)
     found["ways"] = {}
     runtimes = _predict_by_runtime(pipeline, task.name, task.kind, client)
-    dev = (isinstance(task, DistilledTask) and task.scored_on) or task.dev
-    for split, pattern in (("dev", dev), ("test", task.test)):
+    for split, pattern in (("dev", task.dev), ("test", task.test)):
         if pattern is not None:
             found["ways"][split] = _score_split(pipeline, task, pipeline.path(pattern), runtimes)
     return found

@@ -44,17 +44,12 @@ def _shipped_rows(task: DistilledTask, record: Record) -> Iterator[Row]:
     training = record["training"]
     teacher = next((scores for row, scores in training.items() if row.startswith(TEACHER_ROW)), None)
     alone = training.get(CONTRAST_ROW)
-    if task.scored_on:
-        without, score = training["always no answer"], training["dev"]
-        rest = [percent(scores[task.metric]) if scores else _NONE for scores in (without, alone, teacher, score)]
-        yield f'{task.name}: SQuAD v2.0 dev, F1, with "no answer"', *rest, "not served"
     for split, found in _splits(task, record).items():
-        on_dev = split == "dev" and not task.scored_on
         yield (
             f"{task.name}: {task.data_name} {split}, {_METRICS[task.metric]}",
             percent(found["baseline"]["scores"][task.metric]),
-            percent(alone[task.metric]) if alone and on_dev else _NONE,
-            percent(teacher[task.metric]) if teacher and on_dev else _NONE,
+            percent(alone[task.metric]) if alone and split == "dev" else _NONE,
+            percent(teacher[task.metric]) if teacher and split == "dev" else _NONE,
             *(percent(found[runtime]["scores"][task.metric]) for runtime in (RUNTIMES[0], RUNTIMES[-1])),
         )
     for name, found in record["beyond"].items():
@@ -78,8 +73,13 @@ def _heldout(name: str, found: Record) -> tuple[str, str, str]:
     if name == "ranking":
         title = f"paragraph that answers, of {TOP} of an article, mean reciprocal rank"
         return title, f"{percent(found['bm25'])} (BM25)", percent(found["mrr"])
+    if name == "best span":
+        return "SQuAD v1.1 dev, F1 of the best span", _NONE, percent(found["f1"])
+    if name == "reliability":
+        return "SQuAD v2.0 dev, calibration error of the score", _NONE, percent(found["error"])
     if "correct" in found:
-        return "own everyday sentences", _NONE, f"{found['correct']} of {found['of']}"
+        title = "own pairs of similar questions" if name == "contrast" else "own everyday sentences"
+        return title, _NONE, f"{found['correct']} of {found['of']}"
     return "names in own running text, F1", _NONE, percent(found["f1"])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 CLOZE = "cloze"
 """Synthetic cloze questions: they teach attention across two texts, which pretraining on single texts does not."""
@@ -26,6 +26,8 @@ SEARCH = "{made}/search"
 """Folder of the data of the model that ranks (`recipes.mini.search`)."""
 TEACHER_SUFFIX = "-teacher"
 """End of the names of teachers."""
+FIRST_SUFFIX = "-first"
+"""End of the names of networks that the main training starts from."""
 EMBED = "embed"
 
 
@@ -111,38 +113,45 @@ class DistilledTask(ScoredTask):
     """True if the student starts from its teacher's weights, with fewer tokens, instead of the pretrained network."""
     learns_labels: bool = True
     """False if the teacher alone labels all data."""
-    learns_pairs: bool = False
-    """True if it is trained on pairs of texts (`training.contrastive`), without outputs of the teacher."""
+    method: Literal["distill", "contrastive", "finetune"] = "distill"
+    """Program that trains it: on the teacher's outputs, on pairs of texts, or on labels."""
     teacher_flags: str = ""
     """Flags of fine-tuning the teacher; empty if it teaches as it is."""
-    scored_on: str | None = None
-    """Dev data for the graph and the scores; None for `dev`."""
-    export_flags: str = ""
-    """Flags that change the settings of the served model."""
+    first_flags: str = ""
+    """Flags of a training before the main one, on the same data; empty for none."""
 
     def trainings(self) -> dict[str, Training]:
         """Return the networks to train after pretraining, in order."""
         name, installed = f"{self.name}{TEACHER_SUFFIX}", f"{TEACHERS}/{self.teacher}"
-        teacher = f"{{out}}/{name}/checkpoint" if self.teacher_flags else installed
         train, unlabelled = " ".join(self.train), " ".join(self.unlabelled)
         more = f" --unlabelled {unlabelled}" if unlabelled else ""
-        title, program = "Distillation", f"distill {self.kind} --teacher {teacher}"
-        if self.learns_pairs:
-            title, program = "Pairs", "contrastive supervised"
-        command = (
-            f"training.{program} --checkpoint {self.start} "
-            f"--{'train' if self.learns_labels else 'unlabelled'} {train}{more} "
-            f"--dev {self.dev} --run-dir {{out}}/{self.name} --checkpoint-every 0 {self.flags}"
-        )
-        files = (*self.train, *self.unlabelled, *filter(None, (self.scored_on, self.dev, self.test)))
-        own = {self.name: Training(f"{title}: {self.title}", self.start, command, files)}
-        if not self.teacher_flags:
-            return own
-        command = (
-            f"training.finetune {self.kind} --checkpoint {installed} --train {train} --dev {self.dev} "
-            f"--run-dir {{out}}/{name} --checkpoint-every 0 {self.teacher_flags}"
-        )
-        return {name: Training(f"Teacher: {self.title}", installed, command, files)} | own
+        data = f"--{'train' if self.learns_labels else 'unlabelled'} {train}{more} --dev {self.dev}"
+        files = (*self.train, *self.unlabelled, *filter(None, (self.dev, self.test)))
+        teacher = f"{{out}}/{name}/checkpoint" if self.teacher_flags else installed
+        title, program = {
+            "distill": ("Distillation", f"distill {self.kind} --teacher {teacher}"),
+            "contrastive": ("Pairs", "contrastive supervised"),
+            "finetune": ("Fine-tuning", f"finetune {self.kind}"),
+        }[self.method]
+        made: dict[str, Training] = {}
+
+        def add(name: str, title: str, program: str, start: str, data: str, flags: str) -> str:
+            command = (
+                f"training.{program} --checkpoint {start} {data} --run-dir {{out}}/{name} --checkpoint-every 0 {flags}"
+            )
+            made[name] = Training(title, start, command, files)
+            return f"{{out}}/{name}/checkpoint"
+
+        if self.teacher_flags:
+            alone = f"--train {train} --dev {self.dev}"
+            add(name, f"Teacher: {self.title}", f"finetune {self.kind}", installed, alone, self.teacher_flags)
+        start = self.start
+        if self.first_flags:
+            start = add(
+                f"{self.name}{FIRST_SUFFIX}", f"{title}, first: {self.title}", program, start, data, self.first_flags
+            )
+        add(self.name, f"{title}: {self.title}", program, start, data, self.flags)
+        return made
 
     @property
     def start(self) -> str:
@@ -313,7 +322,7 @@ DISTILLED: tuple[DistilledTask, ...] = (
         kind="embedding",
         teacher=MINILM,
         is_trimmed=True,
-        learns_pairs=True,
+        method="contrastive",
         train=["{made}/questions.jsonl"],
         dev="{data}/glue/STS-B/dev.tsv.xz",
         metric="spearman",
@@ -340,15 +349,15 @@ DISTILLED: tuple[DistilledTask, ...] = (
         name="answer",
         title="Answers, SQuAD",
         kind="spans",
-        train=["{made}/squad-v2.json"],
-        unlabelled=["{made}/cloze-part.json"],
+        teacher=MINILM,
+        is_trimmed=True,
+        method="finetune",
+        train=["{made}/squad-changed.json"],
         dev="{data}/squad/dev-v2.0-part.json.xz",
         metric="f1",
-        data_name="SQuAD v1.1",
-        teacher_flags=f"{WINDOWS} --num-epochs 0.83 --learning-rate 5e-5 --null-threshold auto",
-        flags=f"{WINDOWS} --num-epochs 3.5 --learning-rate 5e-4 {_BATCHES} --null-threshold auto",
-        scored_on="{data}/squad/dev-v1.1-part.json.xz",
-        export_flags="--no-unanswerable",
+        data_name="SQuAD v2.0",
+        first_flags=f"{WINDOWS} --num-epochs 0.6 --learning-rate 2e-4 --dropout 0 --null-threshold auto",
+        flags=f"{WINDOWS} --num-epochs 1 --learning-rate 1.5e-4 --dropout 0 --null-threshold auto --seed 1",
     ),
     DistilledTask(
         name="sentiment",

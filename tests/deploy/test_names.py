@@ -7,6 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy.files import ADAPTER_RULE, PANELS, RULES, adapter_query, labels, names, page, section
 
+OF_PROCESSES = {"bertline_processes", "bertline_process_replaced_total"}
+"""Series of servers with several processes."""
 ADDED_BY_PROMETHEUS = {"job", "instance", "namespace", "pod"}
 
 
@@ -36,7 +38,7 @@ def test_every_series_is_documented(families):
     documented = set(re.findall(r"^\| `(\w+)`", page("reference/metrics.md"), re.MULTILINE))
     ours = {family.name + "_total" * (family.type == "counter") for family in families}
 
-    assert documented - {"process_resident_memory_bytes", "process_cpu_seconds_total"} == {
+    assert documented - {"process_resident_memory_bytes", "process_cpu_seconds_total", *OF_PROCESSES} == {
         name for name in ours if not name.startswith("process_")
     }
 
