@@ -16,16 +16,16 @@ def command(*arguments):
 
 
 @contextmanager
-def listening(*arguments, port=0, log=subprocess.PIPE, start=command, **environment):
+def listening(*arguments, port=0, log=subprocess.PIPE, start=None, **environment):
     """Run a server process until it is ready; yield it, its address and the URL of its metrics.
 
     Args:
-        start: returns the command of a server with some arguments.
+        start: returns the command of a server with some arguments; None for that of the module `serving`.
     """
     ready_fd, write_fd = os.pipe()
     with open(ready_fd) as ready:
         process = subprocess.Popen(
-            start(*arguments, "--port", port, "--metrics-port", 0, "--ready-fd", write_fd),
+            (start or command)(*arguments, "--port", port, "--metrics-port", 0, "--ready-fd", write_fd),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
