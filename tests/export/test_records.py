@@ -22,6 +22,6 @@ def test_shipped_models_can_be_read(path):
 
     assert precision == precision_of(directory.manifest)
     assert precision.matmul in ("static int8", "dynamic int8", "SmoothQuant int8")
-    assert set(network.ranges) == set(network.layers)
+    assert set(network.ranges) == (set() if precision.matmul == "dynamic int8" else set(network.layers))
     assert f"| graph | {precision.name}," in card.render(directory.manifest, 1)
     assert f"{precision.name} (this graph)" in html_report.render(directory.manifest, 1)
