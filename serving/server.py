@@ -266,7 +266,7 @@ class Server:
             await self._http.start(settings.host, settings.http_port, is_shared=is_shared)
         await self._grpc.start()
         if certificates:
-            self._tasks.append(asyncio.create_task(certificates.watch()))
+            self._tasks.append(asyncio.create_task(certificates.watch(settings.host, self.port, is_shared=is_shared)))
 
     def _tls_files(self) -> TlsFiles | None:
         settings = self.settings

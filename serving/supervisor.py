@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,7 +116,8 @@ class Supervisor:
         """
         count = settings.processes
         self._count, self._serve, self._board = count, serve, Board(count)
-        self._resources = ExitStack()
+        self._reserved: list[socket.socket] = []
+        """Sockets that keep the ports."""
         places = {
             "port": (settings.host, settings.port),
             "metrics_port": (settings.metrics_host or settings.host, settings.metrics_port),
@@ -124,7 +125,7 @@ class Supervisor:
         }
         ports = {name: self._reserve(host, port, name) for name, (host, port) in places.items() if port is not None}
         self._settings = settings.model_copy(update=ports)
-        self._pages = tuple(self._resources.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count))
+        self._pages = tuple(socket.create_server(("127.0.0.1", 0)) for _ in range(count))
         self._processes = [_Process(number) for number in range(count)]
         self._cpus = sorted(os.sched_getaffinity(0))
         self._loaded: Mapping[Path, Model] = {}
@@ -137,7 +138,7 @@ class Supervisor:
         """Bind a port without listening on it, so that no other program takes it while processes are replaced."""
         check_free(host, port, f"--{name.replace('_', '-')}")
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            bound = self._resources.enter_context(socket.socket(family, kind, protocol))
+            self._reserved.append(bound := socket.socket(family, kind, protocol))
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             with suppress(OSError):  # an address that this machine lacks
                 bound.bind((address[0], port, *address[2:]))
@@ -169,10 +170,6 @@ class Supervisor:
                 logger.info("ended")
                 return 0
             self._look()
-
-    def close(self) -> None:
-        """Give the ports back."""
-        self._resources.close()
 
     def _handle(self, number: int) -> None:
         if number == signal.SIGHUP:
@@ -246,6 +243,8 @@ class Supervisor:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # otherwise it would outlive the supervisor
             if os.getppid() == parent:
                 code = self._serve(*self._role(process.number))
+        except BaseException:
+            logger.exception("process %d failed", process.number)
         finally:
             os._exit(code)
 
@@ -254,8 +253,7 @@ class Supervisor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor says when to end
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.environ.pop("NOTIFY_SOCKET", None)
-        cpus = self._cpus
-        begin, end = (len(cpus) * part // self._count for part in (number, number + 1))
-        os.sched_setaffinity(0, cpus[begin:end] or [cpus[number % len(cpus)]])
+        cpus = self._cpus[number :: self._count]  # as many as `share_of` gives it workers
+        os.sched_setaffinity(0, cpus or [self._cpus[number % len(self._cpus)]])
         member = Member(number, self._count, self._board, self._pages, self._loaded, not self._is_ready)
         return share_of(self._settings, number), member

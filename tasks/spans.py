@@ -397,9 +397,8 @@ def best_temperatures(
         characters=scored_by_characters(examples),
     )
     scores = (1 - no_answer[null_number]) * np.array(shares).T
-    return float(TEMPERATURES[_log_losses(scores[:, chosen], exact[chosen] > 0).argmin()]), float(
-        TEMPERATURES[null_number]
-    )
+    number = _log_losses(scores[:, chosen], exact[chosen] > 0).argmin() if chosen.any() else null_number
+    return float(TEMPERATURES[number]), float(TEMPERATURES[null_number])
 
 
 def _log_losses(probabilities: np.ndarray, is_true: np.ndarray) -> np.ndarray:

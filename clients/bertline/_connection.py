@@ -129,7 +129,7 @@ class Connection:
             check_health: send no calls to a server that reports NOT_SERVING.
             more_options: channel options that override the common ones.
         """
-        options = list({**channel_options(check_health=check_health), **(more_options or {})}.items())
+        options = tuple({**channel_options(check_health=check_health), **(more_options or {})}.items())
         if self.credentials is None:
             return library.insecure_channel(self.target, options=options)
         return library.secure_channel(self.target, self.credentials, options=options)

@@ -138,6 +138,8 @@ class Spread:
             is_second = self._count > 1 and route in self._routes and self._has_other(route)
             if is_second:
                 self._routes.remove(route)
+        if is_second and not route.num_calls:  # else its last call closes it
+            self._close(route)
         self._try_another()
 
     def _has_other(self, route: Route) -> bool:
@@ -155,13 +157,10 @@ class Spread:
         route = Route(self._open_channel(True))
         check = route.channel.unary_unary(f"{HEALTH}Check", request_serializer=HealthRequest.SerializeToString)
         if self._is_async:
-            self._start(self._tried_async(route, check(HealthRequest(), timeout=TRY_S, metadata=self._metadata)))
+            self.tell(check(HealthRequest(), timeout=TRY_S, metadata=self._metadata), partial(self._tried, route))
         else:
             call = check.future(HealthRequest(), timeout=TRY_S, metadata=self._metadata)
             call.add_done_callback(lambda ended: self._tried(route, ended.trailing_metadata()))
-
-    async def _tried_async(self, route: Route, call: Any) -> None:
-        self._tried(route, await call.trailing_metadata())
 
     def _tried(self, route: Route, metadata: Any) -> None:
         """Keep a channel that leads to a process without one."""
@@ -174,6 +173,14 @@ class Spread:
         if not is_kept:
             self._close(route)
         self._try_another()
+
+    def tell(self, call: Any, receive: Callable[[Any], None]) -> None:
+        """Pass on the metadata of a reply when it has come; of grpc.aio."""
+
+        async def wait() -> None:
+            receive(await call.trailing_metadata())
+
+        self._start(wait())
 
     def _close(self, route: Route) -> None:
         closing = route.channel.close()
@@ -242,8 +249,5 @@ class _AsyncMethod(_Method):
     def _end(self, route: Route, call: Any) -> None:
         if route.is_due and not call.cancelled():
             route.check_s = time.monotonic() + CHECK_S
-            self._spread._start(self._learn(route, call))
+            self._spread.tell(call, partial(self._spread.learn, route))
         self._spread.give_back(route)
-
-    async def _learn(self, route: Route, call: Any) -> None:
-        self._spread.learn(route, await call.trailing_metadata())

@@ -7,8 +7,9 @@ import errno
 import ipaddress
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -43,6 +44,8 @@ asked for."""
 MAX_CONNECTIONS, ACCEPT_S = 1000, 0.02
 """Maximum number of connections to try until one is accepted by this process, and seconds that accepting one takes."""
 
+Connect = Callable[[], AbstractAsyncContextManager[asyncio.StreamReader]]
+
 logger = logging.getLogger(__name__)
 
 
@@ -66,10 +69,6 @@ class Certificates:
         self._new: grpc.ServerCertificateConfiguration | None = None
         """New certificates for the next handshake."""
         self._is_mutual = files.client_ca is not None
-        self.address = "", 0
-        """Host and port that the server listens on."""
-        self.is_shared = False
-        """True if other processes listen on it, too."""
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of a gRPC server."""
@@ -82,8 +81,14 @@ class Certificates:
         new, self._new = self._new, None
         return new
 
-    async def watch(self) -> None:
-        """Hand changed certificates over to gRPC; runs until cancelled."""
+    async def watch(self, host: str, port: int, *, is_shared: bool = False) -> None:
+        """Hand changed certificates over to gRPC; runs until cancelled.
+
+        Args:
+            host: address that the server listens on.
+            port: port that the server listens on.
+            is_shared: other processes listen on it, too.
+        """
         last_error = ""
         while True:
             await asyncio.sleep(credentials.CHECK_S)
@@ -91,21 +96,21 @@ class Certificates:
             if current is self._in_use:
                 continue
             try:
-                await self._hand_over(current)
+                await self._hand_over(current, partial(_connection, host, port, is_shared=is_shared))
                 last_error = ""
             except Exception as error:  # the next iteration tries again
                 if str(error) != last_error:
                     last_error = str(error)
                     logger.error("renewed certificates are not in use: the server cannot connect to itself: %s", error)
 
-    async def _hand_over(self, current: grpc.ServerCertificateConfiguration) -> None:
-        async with self._connection() as holding:
+    async def _hand_over(self, current: grpc.ServerCertificateConfiguration, connect: Connect) -> None:
+        async with connect() as holding:
             await asyncio.sleep(HOLD_S)  # until its handshake has begun
             if holding.at_eof() or holding.exception():
                 raise ConnectionError("it closes new connections; perhaps --max-connections is reached")
             self._new = current
             try:
-                async with self._connection():
+                async with connect():
                     await asyncio.sleep(HOLD_S)  # until handshakes that began before have used the old ones
                 if self._new:
                     raise ConnectionError("no handshake began; perhaps --max-connections is reached")
@@ -114,22 +119,22 @@ class Certificates:
             self._in_use = current
         logger.info("renewed certificates are in use for new connections")
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[asyncio.StreamReader]:
-        """Connect to this process; the connection ends with the block."""
-        host, port = self.address
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        for _ in range(MAX_CONNECTIONS):
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    reader, writer = await asyncio.open_connection(host, port)
-            except TimeoutError:
-                raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
-            with closing(writer):
-                if not self.is_shared or await _is_own(writer.get_extra_info("sockname")):
-                    yield reader
-                    return
-        raise ConnectionError("other processes take all connections")
+
+@asynccontextmanager
+async def _connection(host: str, port: int, *, is_shared: bool) -> AsyncIterator[asyncio.StreamReader]:
+    """Connect to this process by an address that it listens on; the connection ends with the block."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    for _ in range(MAX_CONNECTIONS):
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                reader, writer = await asyncio.open_connection(host, port)
+        except TimeoutError:
+            raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
+        with closing(writer):
+            if not is_shared or await _is_own(writer.get_extra_info("sockname")):
+                yield reader
+                return
+    raise ConnectionError("other processes take all connections")
 
 
 async def _is_own(name: tuple[Any, ...]) -> bool:
@@ -167,9 +172,7 @@ def listen(
     try:
         if not certificates:
             return server.add_insecure_port(address)
-        port = server.add_secure_port(address, certificates.credentials())
-        certificates.address, certificates.is_shared = (settings.host, port), is_shared
-        return port
+        return server.add_secure_port(address, certificates.credentials())
     except RuntimeError as error:  # taken since the check
         raise OSError(f"cannot listen on `{address}`: {error}") from error
 

@@ -1,4 +1,4 @@
-"""What the processes of one server share: signs of life, pages of metrics, and the models that were loaded once."""
+"""Shared state of the processes of one server: signs of life, pages of metrics, and models that were loaded once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ PAGE_S = 2.0
 LABEL = "process"
 """Label of the series of a process. They are not added up here: a process that is replaced starts its counters at 0,
 which a sum would hide from `rate`."""
-
-
 PROCESS = "bertline-process"
 """Metadata of replies: an id of the server, the number of the process, and the number of processes."""
 

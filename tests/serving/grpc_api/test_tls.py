@@ -118,8 +118,7 @@ def test_no_connection_outlives_the_watch(authority, installed, monkeypatch):
     async def watch(seconds):
         certificates = Certificates(TlsFiles(files["tls_cert"], files["tls_key"]))
         install(authority.sign("server"))
-        certificates.address = listener.getsockname()
-        task = asyncio.create_task(certificates.watch())
+        task = asyncio.create_task(certificates.watch("127.0.0.1", listener.getsockname()[1]))
         await asyncio.sleep(seconds)
         task.cancel()
         await asyncio.wait([task])
