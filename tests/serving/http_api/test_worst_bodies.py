@@ -134,15 +134,18 @@ def test_worst_bodies(every, server, routes):
 
 
 def test_memory_is_given_back(server):
-    """Nothing of refused bodies stays, also not in cycles that wait for the garbage collector."""
+    """Nothing of refused bodies stays, also not in cycles that wait for the garbage collector: a leak would make memory
+    grow in each round, other work in this process only in some."""
     body = full(b'{"inputs":[', b'{"text":"a"}', b"]}")
     numbers = full(b'{"inputs":[', b"1", b"]}")
-    for _ in range(2):
-        post(server, "/v1/classify", body)
-    before = resident_bytes()
-    for _ in range(5):
-        assert post(server, "/v1/classify", body).status == 400
-        assert post(server, "/v2/models/embedder/infer", numbers).status == 400
+    for _ in range(6):
+        before = resident_bytes()
+        for _ in range(4):
+            assert post(server, "/v1/classify", body).status == 400
+            assert post(server, "/v2/models/embedder/infer", numbers).status == 400
+        growth = resident_bytes() - before
+        if growth < len(body):
+            break
 
-    assert resident_bytes() - before < 32 * 2**20
+    assert growth < len(body)
     assert not server.server._budget.reserved_bytes
