@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from tasks.text.json_files import read_regular
 Arrays = dict[str, np.ndarray]
 
 logger = logging.getLogger(__name__)
+_lock = threading.Lock()
 
 
 def engine_versions() -> dict[str, str]:
@@ -93,6 +96,10 @@ class OnnxRuntimeGraph:
         load_libraries(execution.provider, ort.preload_dlls)
         options = ort.SessionOptions()
         execution.configure(options)
+        if execution.provider == CPU:
+            with _lock:
+                _create_arena()
+            options.add_session_config_entry("session.use_env_allocators", "1")
         weights = _weights(path, weight_files, execution, options)
         try:
             self._session = ort.InferenceSession(
@@ -140,6 +147,14 @@ class OnnxRuntimeGraph:
         """Run a batch on CPUs and free the memory of earlier, larger ones; do nothing on GPUs."""
         if self._provider == CPU:
             self.run(self.outputs[:1], arrays, self.new_run(frees=True))
+
+
+@cache
+def _create_arena() -> None:
+    """Create the arena that all graphs of this process share: each of its own would keep the memory of its largest
+    runs."""
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg({}))
 
 
 def _weights(path: Path, names: Sequence[str], execution: Execution, options: ort.SessionOptions) -> list[bytes]:
