@@ -173,6 +173,15 @@ class ServerProcess:
         """Resident memory in MiB."""
         return resident_mb(self.process.pid)
 
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds that it and its processes have taken until now."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        stats = [Path(f"/proc/{each}/stat").read_text(encoding="ascii") for each in (pid, *children)]
+        fields = [stat.rpartition(")")[2].split() for stat in stats]
+        return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
+
 
 def resident_mb(pid: int) -> float:
     """Return the resident memory of a process in MiB."""
@@ -182,18 +191,21 @@ def resident_mb(pid: int) -> float:
 
 
 @contextmanager
-def running_server(models: Path, flags: Sequence[str] = (), *, prefix: Sequence[str] = ()) -> Iterator[ServerProcess]:
+def running_server(
+    models: Path, flags: Sequence[str] = (), *, prefix: Sequence[str] = (), module: str = "serving"
+) -> Iterator[ServerProcess]:
     """Run a server, and yield it when it is ready.
 
     Args:
         models: folder of models.
         flags: of the server.
         prefix: command that runs the server in the same process, as `taskset` does.
+        module: Python module that serves.
 
     Raises:
         ValueError: if the server does not start.
     """
-    command = [*prefix, sys.executable, "-m", "serving", str(models), *LOCAL_FLAGS, *flags]
+    command = [*prefix, sys.executable, "-m", module, str(models), *LOCAL_FLAGS, *flags]
     started_s = time.perf_counter()
     with server_process(command) as (process, ready):
         if ready is None:

@@ -9,7 +9,6 @@ Prints the tables and writes them as `build/scaling.md` and `.json`. Nothing els
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import statistics
@@ -42,7 +41,6 @@ from training.command_line.command import command, parse
 PartName = Literal["models", "texts", "connections", "process", "processes"]
 Counts = tuple[Annotated[int, COUNT], ...]
 QUIET = ("--log-level=error",)
-TICKS = os.sysconf("SC_CLK_TCK")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """Begin of an HTTP/2 connection with an empty SETTINGS frame."""
 
@@ -128,58 +126,63 @@ def connections(settings: ScalingSettings) -> Iterator[Table]:
 
 
 def process(settings: ScalingSettings) -> Iterator[Table]:
-    """Yield a table: CPU time that the server's process takes for a text, without the model, and cores it can feed."""
-    with tempfile.TemporaryDirectory() as folder:
-        tiny, lines = tiny_model(Path(folder)), Path(folder) / "texts.txt"
-        core_s = available_cpus() / engine_rate(settings.version, random_texts(2000, 5, 40), settings.seconds)
-        rows = []
-        with running_server(tiny, QUIET) as server, LoadClient() as client:
-            load = EmbedLoad(target=server.target, texts=lines, seconds=settings.seconds)
-            for count in (1, 8, 32, 128, 512):
-                before = _cpu_s(server)
-                found = client.run(replace(load, num_texts=count, num_in_flight=max(4, 64 // count)))
-                text_s = (_cpu_s(server) - before) / (count * found.codes["OK"])
-                rows.append(
-                    {
-                        "texts a request": count,
-                        "CPU of the server, us a text": 1e6 * text_s,
-                        "texts/s of one process": 1 / text_s,
-                        "cores that it can feed": core_s / text_s,
-                    }
-                )
-    note = f"A tiny network: the process does nearly all. The last column is for {settings.models.name}."
-    yield Table("Texts a request, and where one Python process ends", rows, note)
+    """Yield a table: CPU time that the server takes for a text, without the model, and cores that it can feed."""
+    lines = random_texts(2000, 5, 40)
+    core_s, rows = available_cpus() / engine_rate(settings.version, lines, settings.seconds), []
+    with tempfile.TemporaryDirectory() as name, LoadClient() as client:
+        texts = Path(name) / "texts.txt"
+        texts.write_text("\n".join(lines), encoding="utf-8")
+        for count in (1, 2):
+            with _server(settings, f"--processes={count}", module="benchmarks.simulated") as server:
+                load = EmbedLoad(target=server.target, texts=texts, seconds=settings.seconds, connections=8 * count)
+                for num_texts in (1, 8, 32, 128, 512):
+                    before_s = server.cpu_s
+                    found = client.run(replace(load, num_texts=num_texts, num_in_flight=max(1, 8 // num_texts)))
+                    text_s = (server.cpu_s - before_s) / (num_texts * found.codes["OK"])
+                    row = {"processes": count, "texts a request": num_texts, "texts/s": found.texts_per_s}
+                    row |= {"CPU, us a text": 1e6 * text_s, "texts/s of one core": 1 / text_s}
+                    rows.append(row | {"cores that it can feed": core_s / text_s})
+    note = (
+        f"The client has its place on the same {available_cpus()} cores. The last column is for {settings.models.name} "
+        "on cores, with a core for the server."
+    )
+    yield Table("A simulated accelerator: where one Python process ends", rows, note)
 
 
 def processes(settings: ScalingSettings) -> Iterator[Table]:
-    """Yield a table: texts/s of one server on all cores, and of one server a core, at several addresses or one port."""
+    """Yield a table: texts/s of one process on all cores, and of one process a core in several ways."""
     rows, cores = [], available_cpus()
-    set_ups = [("one server", 1, False), (f"{cores} servers, several addresses", cores, False)]
+    set_ups = [("one process", 1, 1, False), (f"--processes {cores}", 1, cores, False)]
+    set_ups += [(f"{cores} servers, several addresses", cores, 1, False)]
     if shutil.which("nginx"):
-        set_ups += [("one server behind nginx", 1, True), (f"{cores} servers behind nginx, one port", cores, True)]
+        set_ups += [
+            ("one process behind nginx", 1, 1, True),
+            (f"--processes {cores} behind nginx", 1, cores, True),
+            (f"{cores} servers behind nginx, one port", cores, 1, True),
+        ]
     with tempfile.TemporaryDirectory() as folder:
         tiny, lines = tiny_model(Path(folder)), Path(folder) / "texts.txt"
-        for name, count, has_proxy in set_ups:
+        for name, num_servers, num_processes, has_proxy in set_ups:
             with ExitStack() as stack:
-                flags = (*QUIET, f"--workers={cores // count}")
-                targets = [stack.enter_context(running_server(tiny, flags)).target for _ in range(count)]
+                flags = (*QUIET, f"--workers={cores // num_servers}", f"--processes={num_processes}")
+                targets = [stack.enter_context(running_server(tiny, flags)).target for _ in range(num_servers)]
                 target = "ipv4:" + ",".join(targets)
                 if has_proxy:
                     target = stack.enter_context(running_nginx(Path(folder), targets)).grpc
                 client = stack.enter_context(LoadClient())
-                load = EmbedLoad(target=target, texts=lines, seconds=settings.seconds, num_in_flight=64)
-                bulk = client.run(replace(load, num_texts=32, num_in_flight=8 * count)).texts_per_s
+                load = EmbedLoad(target=target, texts=lines, seconds=settings.seconds, connections=8, num_in_flight=8)
+                bulk = client.run(replace(load, num_texts=32, num_in_flight=2)).texts_per_s
                 rows.append({"set-up": name, "single texts/s": client.run(load).texts_per_s, "bulk texts/s": bulk})
-    yield Table("Servers with one core each, a tiny network", rows)
+    yield Table("Servers with one core a process, a tiny network", rows)
 
 
 @contextmanager
-def _server(settings: ScalingSettings) -> Iterator[ServerProcess]:
+def _server(settings: ScalingSettings, *flags: str, module: str = "serving") -> Iterator[ServerProcess]:
     """Run a server of one model."""
     folder = settings.version.parent.resolve()
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / folder.name).symlink_to(folder)
-        with running_server(Path(name), QUIET) as found:
+        with running_server(Path(name), (*QUIET, *flags), module=module) as found:
             yield found
 
 
@@ -187,12 +190,6 @@ def _median_s(call: Callable[[], object], repeats: int = 20) -> float:
     """Return the median seconds of a call, after one that does not count."""
     call()
     return statistics.median(timeit.repeat(call, number=1, repeat=repeats))
-
-
-def _cpu_s(server: ServerProcess) -> float:
-    """Return the CPU seconds that a server has taken until now."""
-    fields = Path(f"/proc/{server.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 PARTS: dict[PartName, Callable[[ScalingSettings], Iterator[Table]]]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import getrandbits
 from typing import TypeVar
 
 from serving.core.errors import ExpiredError, InvalidRequestError, MessageTooLargeError, shorten
@@ -98,7 +98,7 @@ class Call:
 
     def __post_init__(self) -> None:
         sent = self.headers.get(REQUEST_ID, "")
-        self.request_id = sent if _ID.fullmatch(sent) else os.urandom(8).hex()
+        self.request_id = sent if _ID.fullmatch(sent) else f"{getrandbits(64):016x}"
 
     @property
     def trace_context(self) -> dict[str, str]:
