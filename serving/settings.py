@@ -26,6 +26,8 @@ TRACE_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 CLIENT_VARIABLES = {"BERTLINE_TARGET", "BERTLINE_TOKEN", "BERTLINE_TLS_CA"}
 """Variables of the client's command `bertline`, which may run in the same environment."""
+_GPU = Path("/dev/nvidiactl")
+"""Device of NVIDIA's driver."""
 _KUBERNETES_VARIABLE = re.compile(r"BERTLINE_(\w+_)?(SERVICE|PORT)_")
 """Variables that Kubernetes sets for each Service whose name begins with bertline."""
 
@@ -105,7 +107,8 @@ class Settings(BaseSettings):
 
     processes: int = Field(1, ge=1, le=256)
     """Number of processes that serve the same ports. Each has a part of the cores, memory, cache and connections, and a
-    supervisor replaces those that end. Raise it where one process of Python is the limit: many cores, or a GPU."""
+    supervisor replaces those that end. Raise it where one process of Python is the limit: many cores, or a GPU. auto:
+    one for every 8 cores; with a GPU of NVIDIA one for every 2, at most 8."""
     workers: int = Field(default_factory=available_cpus, ge=1, le=1024)
     """Number of cores for inference, and of batches at the same time (fewer for models that use several threads a
     batch). Default: all cores of this process. More than that only costs memory."""
@@ -177,6 +180,13 @@ class Settings(BaseSettings):
 
     grace_s: float = Field(10.0, ge=0, allow_inf_nan=False)
     """Seconds that running calls may take after SIGTERM before they are cancelled."""
+
+    @field_validator("processes", mode="before")
+    @classmethod
+    def _choose_processes(cls, value: object) -> object:
+        if value != "auto":
+            return value
+        return max(1, min(8, available_cpus() // 2) if _GPU.exists() else available_cpus() // 8)
 
     @field_validator("default_model")
     @classmethod

@@ -18,7 +18,8 @@ import grpc
 import pytest
 
 from bertline import Client, Unauthenticated
-from serving.settings import Settings
+from serving import settings as settings_module
+from serving.settings import Settings, read_settings
 from serving.supervisor import share_of
 from tests.serving.models import write_model
 from tests.serving.processes import command, listening
@@ -107,6 +108,20 @@ def traffic(target, **options):
 def wait_for_more(replies, count=50):
     wanted = len(replies) + count
     wait_until(lambda: len(replies) > wanted, "no more replies come")
+
+
+@pytest.mark.parametrize(
+    ("cores", "has_gpu", "count"),
+    [(1, False, 1), (7, False, 1), (64, False, 8), (1, True, 1), (8, True, 4)],
+)
+def test_automatic_number_of_processes(cores, has_gpu, count, tmp_path, monkeypatch):
+    """`auto` depends on the cores and on a GPU; words that are no number are refused."""
+    monkeypatch.setattr(settings_module, "available_cpus", lambda: cores)
+    monkeypatch.setattr(settings_module, "_GPU", tmp_path if has_gpu else tmp_path / "none")
+
+    assert read_settings([str(tmp_path), "--processes", "auto"]).processes == count
+    with pytest.raises(ValueError, match=r"--processes.*some"):
+        read_settings([str(tmp_path), "--processes", "some"])
 
 
 def test_calls_survive_killed_processes(embedder):
