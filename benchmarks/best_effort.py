@@ -3,12 +3,15 @@
     python -m benchmarks.best_effort collection --model rerank --models models
 
 The first 300 documents of BM25 for each query are ranked within deadlines of 50 ms to a second, on an idle server and
-beside bulk work, which keeps eight requests of 64 texts in flight. The collection is a folder in BEIR's layout. Writes
-a table as `build/best-effort.md` and `.json`, with
+beside bulk work: eight requests of 64 texts in flight, with priority bulk. The collection is a folder in BEIR's layout.
+Writes two tables as `build/best-effort.md` and `.json`, with
 
-    in time     rankings that the client has before its deadline, with `in tolerance` those within 10 ms of it
-    scored      documents that were scored, mean of all rankings
-    nDCG@10     of the ranking, whose unscored documents follow in BM25's order
+    in time       fraction of the rankings that the client has before its deadline
+    in tolerance  the same, at most 10 ms after it
+    errors        calls without a ranking: 0 documents scored, BM25's order
+    p50, p99      latency of the others
+    scored        documents that were scored, mean of all rankings
+    nDCG@10       of the ranking, whose unscored documents follow in BM25's order
 """
 
 from __future__ import annotations

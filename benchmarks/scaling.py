@@ -1,9 +1,9 @@
-"""Measure how far one server goes: models, texts of a request, connections, and several processes.
+"""Measure how far one server goes: models, texts of a request, connections, one Python process, several processes.
 
     python -m benchmarks.scaling
     python -m benchmarks.scaling models connections --models models/embed
 
-Prints the tables and writes them as `build/scaling.md` and `.json`. Nothing else should be busy.
+Prints the tables and writes them as `build/scaling.md` and `.json`. Leave the machine idle meanwhile.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def models(settings: ScalingSettings) -> Iterator[Table]:
                 (target / MANIFEST_FILE).write_text(json.dumps(fields), encoding="utf-8")
             with running_server(Path(folder), QUIET) as server, grpc.insecure_channel(server.target) as opened:
                 seconds = _median_s(partial(EncoderStub(opened).ListModels, pb.ListModelsRequest()))
-                row = {"models": count, "memory, MB": server.resident_mb, "ready, s": server.ready_s}
+                row = {"models": count, "memory, MiB": server.resident_mb, "ready, s": server.ready_s}
                 rows.append(row | {"list, ms": 1e3 * seconds})
     yield Table(f"Models in one server, {source.parent.name}", rows)
 
@@ -121,7 +121,7 @@ def connections(settings: ScalingSettings) -> Iterator[Table]:
             opened = count
             time.sleep(0.5)
             seconds = _median_s(query)
-            rows.append({"connections": count, "memory, MB": server.resident_mb, "query, ms": 1e3 * seconds})
+            rows.append({"connections": count, "memory, MiB": server.resident_mb, "query, ms": 1e3 * seconds})
     yield Table("Connections, idle except one", rows)
 
 
@@ -143,8 +143,8 @@ def process(settings: ScalingSettings) -> Iterator[Table]:
                     row |= {"CPU, us a text": 1e6 * text_s, "texts/s of one core": 1 / text_s}
                     rows.append(row | {"cores that it can feed": core_s / text_s})
     note = (
-        f"The client has its place on the same {available_cpus()} cores. The last column is for {settings.models.name} "
-        "on cores, with a core for the server."
+        f"Client and server share {available_cpus()} cores. The last column: how many cores that compute "
+        f"{settings.models.name} one core of the server keeps busy."
     )
     yield Table("A simulated accelerator: where one Python process ends", rows, note)
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.simulated models --processes 2
 
-Takes the arguments of `python -m serving`. A run sleeps as long as one of a fast GPU takes, uses no CPU, and returns
-the same vector for each text.
+Takes the arguments of `python -m serving`, except --canary-s and --max-batch-tokens, which it sets. Only the first
+batch of a model is computed. A later one sleeps for the time that a fast GPU needs, and each text gets the same vector.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SimulatedSession(Session):
     _first: Arrays | None = None
 
     def run(self, arrays: Arrays, run: Any = None) -> Arrays:
-        """Return the vectors of the first batch, after a while."""
+        """Return the first vector of the first batch for each row, after the time of a GPU."""
         rows, length = arrays["input_ids"].shape
         if self._first is None:
             self._first = super().run(arrays)

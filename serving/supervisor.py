@@ -1,8 +1,8 @@
 """Several processes that serve the same models on the same ports, and their supervisor, which serves nothing.
 
 The supervisor loads the models once. The processes are forked from it, so that they share this memory, and the system
-spreads connections over them (SO_REUSEPORT). It has a single thread: a fork copies no others. A process that ends,
-hangs or fails its canary is replaced.
+spreads connections over them (SO_REUSEPORT). It runs Python in one thread when it forks, as a fork copies only the
+thread that forks. A process that ends, hangs or fails its canary is replaced.
 """
 
 from __future__ import annotations

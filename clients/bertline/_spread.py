@@ -1,7 +1,8 @@
 """Channels to a server that has several processes: one to each. A call takes the channel with the fewest calls.
 
 The system gives a new connection to any of the processes, and replies say to which (metadata `bertline-process`). So
-connections are tried in the background until each process has one. Shared by Client and AsyncClient.
+connections are tried in the background until each process, of at most 64, has one, or 8 tries for each are used up.
+Shared by Client and AsyncClient.
 """
 
 from __future__ import annotations
