@@ -97,7 +97,7 @@ const OPERATIONS = [
     fits: isTask("spans"),
     fields: [line("question", "Question"), text("context", "Context, of any length", { rows: 12 })],
     examples: {
-      question: "What does the owl eat?",
+      question: "What does the owl hunt?",
       context:
         "The old oak stands at the edge of the forest. In its trunk lives an owl. The owl sleeps all day in the old " +
         "oak. At night it hunts mice and voles in the fields around the village. In winter, when snow covers the " +

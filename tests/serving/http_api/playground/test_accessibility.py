@@ -26,7 +26,7 @@ def test_the_keyboard_suffices(visit, shipped):
         reached.append(page.page.evaluate("document.activeElement.id || document.activeElement.name || ''"))
     page.page.focus("#field-question")
     page.page.keyboard.press("Control+A")
-    page.page.keyboard.type("Where does the owl wait?")
+    page.page.keyboard.type("Where does the owl wait in winter?")
     with page.page.expect_response("**/v1/answer"):
         page.page.keyboard.press("Control+Enter")
     page.wait_for_text("#status", "barns")

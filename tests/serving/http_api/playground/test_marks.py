@@ -71,11 +71,11 @@ def test_answers_are_marked_in_a_long_context(visit, shipped):
     page.run(question="What does the owl hunt?", context=context)
     names = page.texts(".bars button bdi")
 
-    assert page.marks() == names[:1]
+    assert page.marks() == names[:1] == ["mice and voles"]
     assert page.texts(".passage") == [context]
     for number in (1, 2, 0):
         page.page.locator(".bars button").nth(number).click()
-        assert page.marks() == [names[number]]
+        assert page.marks() == ([] if names[number] == "No answer" else [names[number]])
         assert page.page.locator(".bars button[aria-pressed=true] bdi").all_text_contents() == [names[number]]
     box, mark = (page.page.locator(name).bounding_box() for name in (".passage", ".passage mark"))
     assert box["y"] <= mark["y"] <= box["y"] + box["height"]
