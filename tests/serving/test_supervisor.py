@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections import Counter
 from contextlib import contextmanager
@@ -140,6 +141,29 @@ def test_calls_survive_killed_processes(embedder):
         wait_for(metrics, 3)
         assert series(metrics, "bertline_process_replaced_total") == {"0": 1, "1": 1, "2": 1}
         assert "\nbertline_processes 3.0\n" in page_of(metrics)
+
+
+@pytest.mark.slow
+def test_a_job_writes_each_row_once_while_processes_are_killed(embedder, tmp_path):
+    """A job of the command line loses no row, and writes none twice, while processes are killed."""
+    texts, rows = tmp_path / "texts.jsonl", tmp_path / "rows.jsonl"
+    count = 40_000
+    texts.write_text("".join(f'{{"id": {number}, "text": "a cat sees {number}"}}\n' for number in range(count)))
+    with listening(embedder, "--processes", 2) as (process, target, metrics):
+        wait_for(metrics, 2)
+        words = ["-m", "bertline", "embed", "-i", texts, "-o", rows, "--target", target]
+        with subprocess.Popen([sys.executable, *map(str, words)], stderr=subprocess.PIPE, text=True) as job:
+            num_killed = 0
+            while job.poll() is None:
+                time.sleep(1)
+                if len(found := children(process.pid)) == 2:
+                    os.kill(found[0], signal.SIGKILL)
+                    num_killed += 1
+            message = job.stderr.read()
+
+    assert job.returncode == 0, message
+    assert num_killed >= 2, message
+    assert [json.loads(line)["id"] for line in rows.read_text().splitlines()] == list(range(count))
 
 
 def test_a_process_whose_canary_fails_is_replaced(embedder, tmp_path):
