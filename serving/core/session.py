@@ -122,8 +122,8 @@ class OnnxRuntimeGraph:
         """Return a handle for one call of `run`.
 
         Args:
-            frees: on CPUs, free the memory of this run and of earlier ones in the end; the first block stays, with the
-                weights.
+            frees: on CPUs, free the memory of this run and of earlier ones in the end, of all graphs; the first block
+                stays, with weights. Other runs go on.
         """
         run = OnnxRuntimeRun()
         if frees and self._provider == CPU:
@@ -230,7 +230,7 @@ class Session:
         return self._graph.run(self._output_names, self._feed(arrays), run or self.new_run())  # type: ignore[no-any-return]
 
     def release_memory(self, arrays: Arrays) -> None:
-        """Free what larger batches than this one took. No other run may be active."""
+        """Free what larger batches than this one took."""
         self._graph.release_memory(self._feed(arrays))
 
     def _feed(self, arrays: Arrays) -> Arrays:
